@@ -1,0 +1,270 @@
+// Forward attention for gfx942: bf16, head dim 128, not causal, any Sq and Skv.
+//
+// A workgroup of 4 waves owns 128 query rows of one head; a wave owns 32 of them as two MFMA tiles of 16.
+// All waves walk the same KV tiles of 64 rows:
+//
+//   registers   K,V tile i+1 on their way from memory      (issued right after the second barrier)
+//   LDS         K,V tile i
+//
+//   barrier     every wave has finished reading tile i−1
+//   deposit     tile i: registers → LDS, V transposed on the way
+//   barrier     tile i is complete
+//   fetch       tile i+1: memory → registers
+//   scores      S^T = K·Q^T
+//   softmax     P, row maximum, row sum
+//   accumulate  O^T = O^T·shrink + V^T·P^T
+//
+// At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
+#include "softmax.hpp"
+
+namespace liteattention_rocm {
+namespace {
+
+using namespace fragments;
+
+constexpr uint32_t kOutOfBounds = 0x80000000;  // beyond every buffer's size: loads give 0, stores drop
+constexpr float kLn2 = 0.693147180559945f;
+constexpr int kFetchesPerThread = 4;
+static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
+static_assert(kQueryRowsPerWave * (kThreadsPerWorkgroup / kWaveSize) == kQueryRowsPerWorkgroup);
+
+struct Fetched {
+  Dword4 chunks[kFetchesPerThread];
+};
+
+// The rows of one head as a chain of KV tiles, each seen through a buffer of its own: a base in 64 bits
+// and offsets that fit 32.
+struct KvRows {
+  const char* tile;    // first row of the next tile to fetch
+  uint32_t row_bytes;  // stride
+};
+
+LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
+  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
+}
+
+// Bytes from the first row to the end of the last of `rows` rows.
+LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) { return (rows - 1) * row_bytes + kRowBytes; }
+
+// Fetches chunk `chunk` of rows first_row + i·row_step. Rows from `rows` on read as 0: by the buffer's size
+// where rows lie apart, by index where they overlap (a stride below a row, as expand() makes).
+LRA_DEVICE Fetched fetch(const KvRows& kv, int rows, int first_row, int row_step, int chunk) {
+  const BufferResource buffer = isa::make_buffer(kv.tile, span_bytes(rows, kv.row_bytes));
+  const bool overlapping = kv.row_bytes < static_cast<uint32_t>(kRowBytes);
+  Fetched fetched;
+  for (int i = 0; i < kFetchesPerThread; ++i) {
+    const int row = first_row + i * row_step;
+    uint32_t offset = row * kv.row_bytes + chunk * kChunkBytes;
+    if (overlapping && row >= rows) offset = kOutOfBounds;
+    fetched.chunks[i] = isa::buffer_load_b128(buffer, offset);
+  }
+  return fetched;
+}
+
+// Thread t carries chunk t%16 of K rows t/16 + 16·i …
+LRA_DEVICE Fetched fetch_key(const KvRows& key, int rows, int thread) {
+  return fetch(key, rows, thread / kChunksPerRow, kThreadsPerWorkgroup / kChunksPerRow, thread % kChunksPerRow);
+}
+LRA_DEVICE void deposit_key(const Fetched& fetched, char* lds, int thread) {
+  for (int i = 0; i < kFetchesPerThread; ++i) {
+    const int row = thread / kChunksPerRow + i * (kThreadsPerWorkgroup / kChunksPerRow);
+    *reinterpret_cast<Dword4*>(lds + key_lds_offset(row, thread % kChunksPerRow)) = fetched.chunks[i];
+  }
+}
+
+// … and of the four V rows of quad t/16, which it transposes into eight cells.
+LRA_DEVICE Fetched fetch_value(const KvRows& value, int rows, int thread) {
+  return fetch(value, rows, thread / kChunksPerRow * 4, 1, thread % kChunksPerRow);
+}
+LRA_DEVICE void deposit_value(const Fetched& fetched, char* lds, int thread) {
+  const int quad = thread / kChunksPerRow, first_dim = thread % kChunksPerRow * 8;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t row0 = fetched.chunks[0][i], row1 = fetched.chunks[1][i];
+    const uint32_t row2 = fetched.chunks[2][i], row3 = fetched.chunks[3][i];
+    const Dword2 even = {isa::perm(row1, row0, bf16::kLowHalves), isa::perm(row3, row2, bf16::kLowHalves)};
+    const Dword2 odd = {isa::perm(row1, row0, bf16::kHighHalves), isa::perm(row3, row2, bf16::kHighHalves)};
+    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i)) = even;
+    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i + 1)) = odd;
+  }
+}
+
+// The two MFMA operands that one b128 access brings.
+struct OperandPair {
+  Bf16x4 first, second;
+};
+LRA_DEVICE OperandPair split(Dword4 chunk) {
+  return {__builtin_bit_cast(Bf16x4, Dword2{chunk[0], chunk[1]}),
+          __builtin_bit_cast(Bf16x4, Dword2{chunk[2], chunk[3]})};
+}
+LRA_DEVICE OperandPair read_operands(const char* lds, int offset) {
+  return split(*reinterpret_cast<const Dword4*>(lds + offset));
+}
+
+struct QueryTile {
+  OperandPair operands[kDimSteps];
+};
+LRA_DEVICE QueryTile load_query(BufferResource buffer, int row, int rows, uint32_t row_bytes, uint32_t sign_mask,
+                                int lane) {
+  QueryTile tile;
+  for (int step = 0; step < kDimSteps; ++step) {
+    const uint32_t offset = row * row_bytes + operand_chunk(lane, step) * kChunkBytes;
+    tile.operands[step] = split(isa::buffer_load_b128(buffer, row < rows ? offset : kOutOfBounds) ^ sign_mask);
+  }
+  return tile;
+}
+
+using Scores = Float4[kQueryTiles][kKvTiles];
+using Output = Float4[kQueryTiles][kDimTiles];
+
+LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTiles], const char* key_lds, int lane) {
+  for (int t = 0; t < kKvTiles; ++t) {
+    for (int q = 0; q < kQueryTiles; ++q) scores[q][t] = Float4{0, 0, 0, 0};
+    for (int step = 0; step < kDimSteps; ++step) {
+      const int row = t * kMfma + lane_column(lane);
+      const OperandPair key = read_operands(key_lds, key_lds_offset(row, operand_chunk(lane, step)));
+      for (int q = 0; q < kQueryTiles; ++q) {
+        scores[q][t] = isa::mfma_16x16x16_bf16(key.first, query[q].operands[step].first, scores[q][t]);
+        scores[q][t] = isa::mfma_16x16x16_bf16(key.second, query[q].operands[step].second, scores[q][t]);
+      }
+    }
+  }
+}
+
+template <RoundMode kMode>
+LRA_DEVICE Bf16x4 probability_operand(Float4 p) {
+  return __builtin_bit_cast(Bf16x4, Dword2{bf16::pack<kMode>(p[0], p[1]), bf16::pack<kMode>(p[2], p[3])});
+}
+
+template <RoundMode kMode>
+LRA_DEVICE void accumulate(Output& output, const Scores& probabilities, const char* value_lds, int lane) {
+  for (int pair = 0; pair < kKvTiles / 2; ++pair) {
+    OperandPair p[kQueryTiles];
+    for (int q = 0; q < kQueryTiles; ++q)
+      p[q] = {probability_operand<kMode>(probabilities[q][2 * pair]),
+              probability_operand<kMode>(probabilities[q][2 * pair + 1])};
+    for (int d = 0; d < kDimTiles; ++d) {
+      const OperandPair value = read_operands(value_lds, value_operand_offset(lane, pair, d));
+      for (int q = 0; q < kQueryTiles; ++q) {
+        output[q][d] = isa::mfma_16x16x16_bf16(value.first, p[q].first, output[q][d]);
+        output[q][d] = isa::mfma_16x16x16_bf16(value.second, p[q].second, output[q][d]);
+      }
+    }
+  }
+}
+
+// Divides, rounds and stores one query row a lane; a row whose scores are all −Inf is 0.
+template <RoundMode kMode>
+LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, BufferResource buffer, uint32_t row_offset,
+                             int lane) {
+  const bool empty = sum == 0.0f;
+  const float denominator = empty ? 1.0f : sum;
+  const float reciprocal = reciprocal_of(denominator);
+  for (int r = 0; r < 4; ++r) {
+    float row[kDimTiles];
+    for (int d = 0; d < kDimTiles; ++d) row[d] = divide(empty ? 0.0f : output[d][r], denominator, reciprocal);
+    Dword4 packed;
+    for (int i = 0; i < 4; ++i) packed[i] = bf16::pack_output<kMode>(row[2 * i], row[2 * i + 1]);
+    isa::buffer_store_b128(packed, buffer, row_offset + output_dim(lane, r) * 2);
+  }
+}
+
+template <RoundMode kMode>
+LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
+  LRA_SHARED alignas(kChunkBytes) char key_lds[kKeyTileBytes];
+  LRA_SHARED alignas(kChunkBytes) char value_lds[kValueTileBytes];
+
+  const int thread = __builtin_amdgcn_workitem_id_x();
+  const int lane = isa::lane();
+  const int half_swap_address = (lane ^ 32) * 4;
+  const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
+  const int kv_head = head / arguments.heads_per_kv_head;
+  const int64_t first_row = static_cast<int64_t>(__builtin_amdgcn_workgroup_id_x()) * kQueryRowsPerWorkgroup +
+                            isa::uniform(thread / kWaveSize) * kQueryRowsPerWave;
+  // Rows of this wave that exist; a wave past the end still helps to carry K and V.
+  const int64_t remaining_rows = arguments.seqlen_q - first_row;
+  const int rows = remaining_rows < 0 ? 0 : remaining_rows < kQueryRowsPerWave ? remaining_rows : kQueryRowsPerWave;
+
+  QueryTile query[kQueryTiles];
+  const uint32_t query_row_bytes = arguments.query_strides.row;
+  const BufferResource query_buffer =
+      isa::make_buffer(head_base(arguments.query, arguments.query_strides, batch, head) +
+                           first_row * arguments.query_strides.row,
+                       rows == 0 ? 0 : span_bytes(rows, query_row_bytes));
+  for (int q = 0; q < kQueryTiles; ++q)
+    query[q] = load_query(query_buffer, q * kMfma + lane_column(lane), rows, query_row_bytes,
+                          arguments.query_sign_mask, lane);
+
+  KvRows key{head_base(arguments.key, arguments.key_strides, batch, kv_head),
+             static_cast<uint32_t>(arguments.key_strides.row)};
+  KvRows value{head_base(arguments.value, arguments.value_strides, batch, kv_head),
+               static_cast<uint32_t>(arguments.value_strides.row)};
+
+  OnlineSoftmax softmax[kQueryTiles];
+  Output output = {};
+  Scores scores;
+
+  int fetch_rows = arguments.seqlen_kv < kKvRowsPerTile ? arguments.seqlen_kv : kKvRowsPerTile;
+  Fetched next_key = fetch_key(key, fetch_rows, thread);
+  Fetched next_value = fetch_value(value, fetch_rows, thread);
+
+  for (int remaining = arguments.seqlen_kv; remaining > 0; remaining -= kKvRowsPerTile) {
+    isa::lds_barrier();
+    deposit_key(next_key, key_lds, thread);
+    deposit_value(next_value, value_lds, thread);
+    isa::lds_barrier();
+
+    if (const int behind = remaining - kKvRowsPerTile; behind > 0) {
+      key.tile += static_cast<int64_t>(kKvRowsPerTile) * key.row_bytes;
+      value.tile += static_cast<int64_t>(kKvRowsPerTile) * value.row_bytes;
+      fetch_rows = behind < kKvRowsPerTile ? behind : kKvRowsPerTile;
+      next_key = fetch_key(key, fetch_rows, thread);
+      next_value = fetch_value(value, fetch_rows, thread);
+    }
+
+    isa::phase_boundary();
+    compute_scores(scores, query, key_lds, lane);
+    isa::phase_boundary();
+    for (int q = 0; q < kQueryTiles; ++q) {
+      if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+      const float shrink = softmax[q].update(scores[q], arguments.scale_log2e, half_swap_address);
+      for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
+    }
+    isa::phase_boundary();
+    accumulate<kMode>(output, scores, value_lds, lane);
+    isa::phase_boundary();
+  }
+
+  if (rows == 0) return;
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  for (int q = 0; q < kQueryTiles; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
+}
+
+}  // namespace
+
+#define LRA_FORWARD_KERNEL(name, mode)                                                               \
+  extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup,             \
+                                                                   kThreadsPerWorkgroup),            \
+                                       amdgpu_waves_per_eu(2, 2))) void name(ForwardArguments arguments) { \
+    attention_forward<mode>(arguments);                                                              \
+  }
+
+LRA_FORWARD_KERNEL(attention_forward_rtne, RoundMode::kRtne)
+LRA_FORWARD_KERNEL(attention_forward_rtna, RoundMode::kRtna)
+LRA_FORWARD_KERNEL(attention_forward_rtz, RoundMode::kRtz)
+
+}  // namespace liteattention_rocm
