@@ -44,7 +44,9 @@ LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& stride
 }
 
 // Bytes from the first row to the end of the last of `rows` rows.
-LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) { return (rows - 1) * row_bytes + kRowBytes; }
+LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
+  return (rows - 1) * row_bytes + kRowBytes;
+}
 
 // Fetches chunk `chunk` of rows first_row + i·row_step. Rows from `rows` on read as 0: by the buffer's size
 // where rows lie apart, by index where they overlap (a stride below a row, as expand() makes).
@@ -63,7 +65,8 @@ LRA_DEVICE Fetched fetch(const KvRows& kv, int rows, int first_row, int row_step
 
 // Thread t carries chunk t%16 of K rows t/16 + 16·i …
 LRA_DEVICE Fetched fetch_key(const KvRows& key, int rows, int thread) {
-  return fetch(key, rows, thread / kChunksPerRow, kThreadsPerWorkgroup / kChunksPerRow, thread % kChunksPerRow);
+  return fetch(key, rows, thread / kChunksPerRow, kThreadsPerWorkgroup / kChunksPerRow,
+               thread % kChunksPerRow);
 }
 LRA_DEVICE void deposit_key(const Fetched& fetched, char* lds, int thread) {
   for (int i = 0; i < kFetchesPerThread; ++i) {
@@ -103,12 +106,13 @@ LRA_DEVICE OperandPair read_operands(const char* lds, int offset) {
 struct QueryTile {
   OperandPair operands[kDimSteps];
 };
-LRA_DEVICE QueryTile load_query(BufferResource buffer, int row, int rows, uint32_t row_bytes, uint32_t sign_mask,
-                                int lane) {
+LRA_DEVICE QueryTile load_query(BufferResource buffer, int row, int rows, uint32_t row_bytes,
+                                uint32_t sign_mask, int lane) {
   QueryTile tile;
   for (int step = 0; step < kDimSteps; ++step) {
     const uint32_t offset = row * row_bytes + operand_chunk(lane, step) * kChunkBytes;
-    tile.operands[step] = split(isa::buffer_load_b128(buffer, row < rows ? offset : kOutOfBounds) ^ sign_mask);
+    tile.operands[step] =
+        split(isa::buffer_load_b128(buffer, row < rows ? offset : kOutOfBounds) ^ sign_mask);
   }
   return tile;
 }
@@ -116,7 +120,8 @@ LRA_DEVICE QueryTile load_query(BufferResource buffer, int row, int rows, uint32
 using Scores = Float4[kQueryTiles][kKvTiles];
 using Output = Float4[kQueryTiles][kDimTiles];
 
-LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTiles], const char* key_lds, int lane) {
+LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTiles], const char* key_lds,
+                               int lane) {
   for (int t = 0; t < kKvTiles; ++t) {
     for (int q = 0; q < kQueryTiles; ++q) scores[q][t] = Float4{0, 0, 0, 0};
     for (int step = 0; step < kDimSteps; ++step) {
@@ -154,8 +159,8 @@ LRA_DEVICE void accumulate(Output& output, const Scores& probabilities, const ch
 
 // Divides, rounds and stores one query row a lane; a row whose scores are all −Inf is 0.
 template <RoundMode kMode>
-LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, BufferResource buffer, uint32_t row_offset,
-                             int lane) {
+LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, BufferResource buffer,
+                             uint32_t row_offset, int lane) {
   const bool empty = sum == 0.0f;
   const float denominator = empty ? 1.0f : sum;
   const float reciprocal = reciprocal_of(denominator);
@@ -182,7 +187,9 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
                             isa::uniform(thread / kWaveSize) * kQueryRowsPerWave;
   // Rows of this wave that exist; a wave past the end still helps to carry K and V.
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
-  const int rows = remaining_rows < 0 ? 0 : remaining_rows < kQueryRowsPerWave ? remaining_rows : kQueryRowsPerWave;
+  const int rows = remaining_rows < 0                   ? 0
+                   : remaining_rows < kQueryRowsPerWave ? remaining_rows
+                                                        : kQueryRowsPerWave;
 
   QueryTile query[kQueryTiles];
   const uint32_t query_row_bytes = arguments.query_strides.row;
@@ -256,11 +263,12 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
 
 }  // namespace
 
-#define LRA_FORWARD_KERNEL(name, mode)                                                               \
-  extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup,             \
-                                                                   kThreadsPerWorkgroup),            \
-                                       amdgpu_waves_per_eu(2, 2))) void name(ForwardArguments arguments) { \
-    attention_forward<mode>(arguments);                                                              \
+#define LRA_FORWARD_KERNEL(name, mode)                                                                       \
+  extern "C" LRA_KERNEL                                                                                      \
+      __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \
+                     amdgpu_waves_per_eu(2, 2))) void                                                        \
+      name(ForwardArguments arguments) {                                                                     \
+    attention_forward<mode>(arguments);                                                                      \
   }
 
 LRA_FORWARD_KERNEL(attention_forward_rtne, RoundMode::kRtne)

@@ -24,28 +24,38 @@
 namespace liteattention_rocm::fragments {
 
 constexpr int kWaveSize = 64;
-constexpr int kMfma = 16;                                  // rows and columns of a matrix tile
-constexpr int kRowBytes = kHeadDim * 2;                    // one bf16 row
-constexpr int kChunkBytes = 16;                            // one b128 access
-constexpr int kChunksPerRow = kRowBytes / kChunkBytes;     // 16
-constexpr int kKvTiles = kKvRowsPerTile / kMfma;           // MFMA tiles along kv in a KV tile
-constexpr int kDimTiles = kHeadDim / kMfma;                // MFMA tiles along the head dim
-constexpr int kQueryTiles = 2;                             // MFMA tiles of query rows a wave holds
+constexpr int kMfma = 16;                               // rows and columns of a matrix tile
+constexpr int kRowBytes = kHeadDim * 2;                 // one bf16 row
+constexpr int kChunkBytes = 16;                         // one b128 access
+constexpr int kChunksPerRow = kRowBytes / kChunkBytes;  // 16
+constexpr int kKvTiles = kKvRowsPerTile / kMfma;        // MFMA tiles along kv in a KV tile
+constexpr int kDimTiles = kHeadDim / kMfma;             // MFMA tiles along the head dim
+constexpr int kQueryTiles = 2;                          // MFMA tiles of query rows a wave holds
 constexpr int kQueryRowsPerWave = kQueryTiles * kMfma;
-constexpr int kDimSteps = 4;                               // b128 reads along the head dim, two MFMAs each
+constexpr int kDimSteps = 4;  // b128 reads along the head dim, two MFMAs each
 
 // Lane → its column of B and D, or its row of A; and its group of four along k or along D's rows.
-LRA_CONSTEXPR int lane_column(int lane) { return lane % kMfma; }
-LRA_CONSTEXPR int lane_group(int lane) { return lane / kMfma; }
+LRA_CONSTEXPR int lane_column(int lane) {
+  return lane % kMfma;
+}
+LRA_CONSTEXPR int lane_group(int lane) {
+  return lane / kMfma;
+}
 
 // 16-byte chunk of a Q or K row that a lane feeds to the MFMAs of one dim step.
-LRA_CONSTEXPR int operand_chunk(int lane, int dim_step) { return dim_step * 4 + lane_group(lane); }
+LRA_CONSTEXPR int operand_chunk(int lane, int dim_step) {
+  return dim_step * 4 + lane_group(lane);
+}
 
 // kv row inside the KV tile of score register `r` of MFMA tile `kv_tile`.
-LRA_CONSTEXPR int score_row(int lane, int kv_tile, int r) { return kv_tile * kMfma + 4 * lane_group(lane) + r; }
+LRA_CONSTEXPR int score_row(int lane, int kv_tile, int r) {
+  return kv_tile * kMfma + 4 * lane_group(lane) + r;
+}
 
 // First of the eight head dims that registers r of the dim tiles 0..7 hold in a lane.
-LRA_CONSTEXPR int output_dim(int lane, int r) { return 32 * lane_group(lane) + 8 * r; }
+LRA_CONSTEXPR int output_dim(int lane, int r) {
+  return 32 * lane_group(lane) + 8 * r;
+}
 
 // K in LDS: row-major; the chunk index is XORed with the row so that 16 lanes that read one chunk of 16
 // rows touch all banks.

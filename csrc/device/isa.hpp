@@ -27,15 +27,22 @@ LRA_DEVICE Float4 mfma_16x16x16_bf16(Bf16x4 a, Bf16x4 b, Float4 c) {
 }
 
 // v_exp_f32: 2^x, about 1 ulp.
-LRA_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+LRA_DEVICE float exp2(float x) {
+  return __builtin_amdgcn_exp2f(x);
+}
 
 // v_log_f32: log2(x), about 1 ulp.
-LRA_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+LRA_DEVICE float log2(float x) {
+  return __builtin_amdgcn_logf(x);
+}
 
 // v_rcp_f32: 1/x, about 1 ulp.
-LRA_DEVICE float rcp(float x) { return __builtin_amdgcn_rcpf(x); }
+LRA_DEVICE float rcp(float x) {
+  return __builtin_amdgcn_rcpf(x);
+}
 
-// v_div_fixup_f32: `quotient` unless numerator or denominator is 0, Inf or NaN, then what IEEE division gives.
+// v_div_fixup_f32: `quotient` unless numerator or denominator is 0, Inf or NaN, then what IEEE division
+// gives.
 LRA_DEVICE float div_fixup(float quotient, float denominator, float numerator) {
   return __builtin_amdgcn_div_fixupf(quotient, denominator, numerator);
 }
@@ -57,10 +64,14 @@ LRA_DEVICE float bpermute(int byte_address, float x) {
 }
 
 // v_mbcnt_lo/hi_u32_b32 over a full mask: this lane's number, 0..63.
-LRA_DEVICE int lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+LRA_DEVICE int lane() {
+  return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+}
 
 // v_readfirstlane_b32: tells the compiler that x is the same in every lane.
-LRA_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+LRA_DEVICE int uniform(int x) {
+  return __builtin_amdgcn_readfirstlane(x);
+}
 
 // A raw buffer over `bytes` bytes: loads beyond it return 0, stores beyond it are dropped.
 LRA_DEVICE BufferResource make_buffer(const void* base, uint32_t bytes) {
@@ -92,7 +103,9 @@ LRA_DEVICE void lds_barrier() {
 }
 
 // Nothing is scheduled across this point: keeps the phases of the kernel, and their registers, apart.
-LRA_DEVICE void phase_boundary() { __builtin_amdgcn_sched_barrier(0); }
+LRA_DEVICE void phase_boundary() {
+  __builtin_amdgcn_sched_barrier(0);
+}
 
 }  // namespace isa
 }  // namespace liteattention_rocm

@@ -6,8 +6,8 @@
 
 namespace liteattention_rocm {
 
-using fragments::kKvTiles;
 using fragments::kDimTiles;
+using fragments::kKvTiles;
 
 // Lowest finite float: a row whose scores are all −Inf keeps it, and every P of that row is then 0.
 constexpr float kLowestScore = -3.402823466e+38f;

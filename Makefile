@@ -1,0 +1,54 @@
+# Everything below sets itself up from a fresh clone: a virtual environment in .venv, packages from PyPI,
+# the compiled package, and AITER's code objects unpacked into .aiter (they are read, never installed).
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
+E2E_OUTPUT ?= e2e-output
+
+.PHONY: all install e2e test test-full lint format clean
+all: install
+
+$(VENV)/.environment:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.requirements: e2e/requirements.txt e2e/requirements-no-deps.txt tests/requirements.txt | $(VENV)/.environment
+	$(BIN)/pip install --quiet -r e2e/requirements.txt -r tests/requirements.txt
+	$(BIN)/pip install --quiet --no-deps -r e2e/requirements-no-deps.txt
+	touch $@
+
+$(VENV)/.package: $(SOURCES) $(VENV)/.requirements
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.aiter/.unpacked: tools/fetch_aiter.py | $(VENV)/.environment
+	$(BIN)/python tools/fetch_aiter.py
+	touch $@
+
+install: $(VENV)/.package .aiter/.unpacked
+
+# Two small videos, one per kernel, both executed on the simulated MI300X, and the table that compares them.
+e2e: install
+	$(BIN)/python -m e2e.compare --output $(E2E_OUTPUT)
+
+test: install
+	$(BIN)/pytest
+
+# Adds the cases that take longer.
+test-full: install
+	$(BIN)/pytest -m "full or not full"
+
+lint: $(VENV)/.requirements
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	git ls-files '*.cpp' '*.hpp' '*.hip' '*.def' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: $(VENV)/.requirements
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	git ls-files '*.cpp' '*.hpp' '*.hip' '*.def' | xargs $(BIN)/clang-format -i
+
+clean:
+	rm -rf $(VENV) .aiter $(E2E_OUTPUT) build
