@@ -1,0 +1,32 @@
+// The code objects embedded at build time, by architecture.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace liteattention_rocm {
+
+enum class RoundMode { kRtne = 0, kRtna = 1, kRtz = 2 };
+
+// Kernels of every code object, indexed by RoundMode.
+constexpr std::array<const char*, 3> kForwardKernels = {"attention_forward_rtne", "attention_forward_rtna",
+                                                        "attention_forward_rtz"};
+
+struct CodeObject {
+  const char* architecture;  // e.g. "gfx942"
+  const void* image;         // aligned to 4096 bytes
+  size_t bytes;
+};
+
+const std::vector<CodeObject>& code_objects();
+
+// "gfx942:sramecc+:xnack-" -> "gfx942"
+std::string_view base_architecture(std::string_view arch);
+
+// The code object for `arch`, features after a colon ignored. Throws std::runtime_error naming what is
+// supported.
+const CodeObject& find_code_object(std::string_view arch);
+
+}  // namespace liteattention_rocm

@@ -1,0 +1,31 @@
+// One forward call: check, plan, launch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "host/code_objects.hpp"
+#include "host/plan.hpp"
+
+namespace liteattention_rocm {
+
+using Strides = std::array<int64_t, 3>;  // (batch, head, row), in elements
+
+// Tensors are bf16 [batch, heads or kv_heads, sequence, 128] by their strides, the last dimension contiguous.
+struct ForwardCall {
+  Problem problem;
+  uint64_t query, key, value, out;  // device addresses
+  uint64_t lse;                     // float32 [batch, heads, seqlen_q], contiguous; 0: not written
+  Strides query_strides, key_strides, value_strides, out_strides;
+  double scale;  // of the scores, before softmax
+  RoundMode rounding;
+  uint64_t stream;  // hipStream_t
+};
+
+// Launches on the call's stream and returns. The current device is left as it was found. Throws
+// std::invalid_argument for sizes, addresses or strides the kernel can't take, before anything is launched;
+// HipError for what HIP refuses; std::runtime_error when the kernels would have to be loaded during capture.
+void forward(int hip, int device, std::string_view arch, const ForwardCall& call);
+
+}  // namespace liteattention_rocm

@@ -1,0 +1,39 @@
+// The HIP libraries of this process, and the kernels loaded through each of them, once per device.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "host/code_objects.hpp"
+#include "host/hip.hpp"
+#include "host/plan.hpp"
+
+namespace liteattention_rocm {
+
+constexpr int kMaxHipLibraries = 16;
+constexpr int kMaxDevices = 256;
+
+struct LoadedKernels {
+  std::string arch;  // as it was given to the load
+  DeviceProperties device;
+  std::array<hipFunction_t, kForwardKernels.size()> forward;  // by RoundMode
+};
+
+// Opens a HIP library and gives its number; one library has one number. See open_hip_library for `path`.
+int open_hip(const std::string& path);
+
+// The library that open_hip gave `number` for. Throws std::invalid_argument for any other number.
+const HipLibrary& hip_library(int number);
+
+// The kernels for a device, loaded at the first call. Afterwards the cost is two atomic reads: no lock.
+//
+// compute_units 0 asks the device. `stream` is the one the caller wants to launch on, if any: a load is
+// illegal while it captures, and that is asked only when there is something to load. Throws
+// std::runtime_error for an architecture without a code object and for a load during capture, HipError for
+// what HIP refuses.
+const LoadedKernels& load_kernels(int library, int device, std::string_view arch, int compute_units,
+                                  std::optional<hipStream_t> stream);
+
+}  // namespace liteattention_rocm

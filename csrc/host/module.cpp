@@ -1,0 +1,148 @@
+// Python binding: addresses, strides and a stream go in as integers, so that no torch ABI is involved.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "device/arguments.hpp"
+#include "host/code_objects.hpp"
+#include "host/forward.hpp"
+#include "host/kernels.hpp"
+#include "host/plan.hpp"
+
+namespace py = pybind11;
+using namespace liteattention_rocm;
+
+namespace {
+
+// Runs `work` without the interpreter's lock. An exception that Python holds afterwards is the cause of the
+// failure (Ctrl-C, seen by check_signals during a simulated launch) and takes precedence.
+template <typename Work>
+void without_gil(Work&& work) {
+  try {
+    const py::gil_scoped_release release;
+    work();
+  } catch (const HipError&) {
+    if (PyErr_Occurred()) throw py::error_already_set();
+    throw;
+  }
+}
+
+// Called by the simulator from the launching thread, which holds no lock of ours.
+int check_signals() {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  const int raised = PyErr_Occurred() || PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return raised;
+}
+
+void set_interrupt_check(int hip) {
+  if (const auto install = hip_library(hip).simulator_set_interrupt_callback) install(check_signals);
+}
+
+void py_forward(int hip, int device, std::string_view arch, uint64_t query, uint64_t key, uint64_t value,
+                uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q,
+                int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
+                const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
+                uint64_t stream) {
+  if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
+    throw std::invalid_argument("rounding is " + std::to_string(rounding) +
+                                ", allowed are 0 (rtne), 1 (rtna) and 2 (rtz)");
+  const ForwardCall call{{batch, heads, kv_heads, seqlen_q, seqlen_kv},
+                         query,
+                         key,
+                         value,
+                         out,
+                         lse,
+                         query_strides,
+                         key_strides,
+                         value_strides,
+                         out_strides,
+                         scale,
+                         static_cast<RoundMode>(rounding),
+                         stream};
+  without_gil([&] { forward(hip, device, arch, call); });
+}
+
+py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                 int compute_units) {
+  const Plan plan({batch, heads, kv_heads, seqlen_q, seqlen_kv}, {compute_units});
+  const auto block = py::make_tuple(kThreadsPerWorkgroup, 1, 1);
+  py::list launches;
+  for (int64_t i = 0; i < plan.launch_count(); ++i) {
+    const Launch launch = plan.launch(i);
+    py::dict entry;
+    entry["grid"] = py::make_tuple(launch.grid[0], launch.grid[1], launch.grid[2]);
+    entry["block"] = block;
+    entry["first_batch"] = launch.first_batch;
+    launches.append(entry);
+  }
+  py::dict result;
+  result["grid"] = py::make_tuple(plan.query_tiles(), heads, batch);
+  result["block"] = block;
+  result["launches"] = launches;
+  result["kv_tiles"] = plan.kv_tiles();
+  result["workgroups"] = plan.workgroups();
+  result["workgroups_per_compute_unit"] = plan.workgroups_per_compute_unit();
+  result["occupancy"] = plan.occupancy();
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "Embedded code objects, launch plans, and launches through a HIP library.";
+
+  module.def(
+      "open_hip", &open_hip, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+      "Opens the HIP library at `path` and gives its number, the same for the same library. '' is ROCm's: "
+      "the copy that torch is linked with, else the first copy loaded, else libamdhip64.so, .so.7, .so.6. "
+      "RuntimeError names a missing library or function.");
+  module.def(
+      "library_path", [](int hip) { return hip_library(hip).path; }, py::arg("hip"),
+      "File of the library that open_hip gave the number for.");
+  module.def(
+      "is_simulator", [](int hip) { return hip_library(hip).simulator_last_error != nullptr; },
+      py::arg("hip"), "Whether that library is the gfx942 simulator.");
+  module.def("set_interrupt_check", &set_interrupt_check, py::arg("hip"),
+             "Lets Ctrl-C end a simulated launch. Does nothing for other libraries.");
+  module.def(
+      "prepare",
+      [](int hip, int device, std::string_view arch, int compute_units) {
+        without_gil([&] { load_kernels(hip, device, arch, compute_units, std::nullopt); });
+      },
+      py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units") = 0,
+      "Loads the kernels for a device unless they are loaded. compute_units 0: asked of the device.");
+  module.def(
+      "forward", &py_forward, py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("query"),
+      py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"), py::arg("heads"),
+      py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"),
+      py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"),
+      py::arg("rounding"), py::arg("stream"),
+      "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
+      "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. ValueError: an argument the kernel can't take, before "
+      "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
+      "capturing.");
+  module.def(
+      "plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
+      py::arg("seqlen_kv"), py::arg("compute_units"),
+      "What forward would launch: grid in workgroups (query tiles, heads, batch), block in work-items, the "
+      "launches, and how the workgroups spread over the compute units.");
+  module.def(
+      "code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_code_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) for an architecture.");
+  module.def(
+      "architectures",
+      [] {
+        py::list names;
+        for (const CodeObject& object : code_objects()) names.append(object.architecture);
+        return names;
+      },
+      "Architectures with an embedded code object.");
+  module.def(
+      "kernel_names", [] { return std::vector<std::string>(kForwardKernels.begin(), kForwardKernels.end()); },
+      "Kernels of every code object, by rounding.");
+}
