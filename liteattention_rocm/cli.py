@@ -1,0 +1,30 @@
+"""The command line: `liteattention-rocm doctor | inspect | coverage | compare`."""
+
+import argparse
+import sys
+
+from .commands import compare, coverage, doctor, inspect
+
+COMMANDS = {"doctor": doctor, "inspect": inspect, "coverage": coverage, "compare": compare}
+
+
+def main(arguments=None) -> int:
+    """Runs one command.
+
+    Returns:
+        The exit code: 0 done, 1 the command found or met a problem, 2 wrong usage (through SystemExit).
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["compare"]:
+        return compare.run(arguments[1:])  # e2e.compare parses its own options
+    parser = argparse.ArgumentParser(prog="liteattention-rocm", description="Attention for MI300X (gfx942).")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.__doc__.splitlines()[0]
+        module.add_options(subparsers.add_parser(name, help=summary, description=summary))
+    options = parser.parse_args(arguments)
+    return COMMANDS[options.command].run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Says what is installed here, which device attention runs on, and what SGLang will see."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+
+from .. import rounding
+
+PLUGIN_GROUP = "sglang.multimodal_gen.plugins"
+PLUGIN_NAME = "liteattention_rocm"
+DISTRIBUTIONS = ("liteattention_rocm", "torch", "sglang", "amdsmi", "triton")
+ALLOW_LIST_VARIABLE = "SGLANG_PLUGINS"
+
+
+def add_options(parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options) -> int:
+    report = collect()
+    print(json.dumps(report, indent=1) if options.json else _text(report))
+    return 1 if report["problems"] else 0
+
+
+def collect() -> dict:
+    """The whole report. `problems` say what keeps attention from running, `notes` what else to know."""
+    problems, notes = [], []
+    report = {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in DISTRIBUTIONS},
+        "code_objects": [],
+        "torch": None,
+        "devices": [],
+        "hip_library": {},
+        "sglang": _sglang(notes),
+        "aiter": None,
+        "problems": problems,
+        "notes": notes,
+    }
+    try:
+        from .. import _C
+    except ImportError as error:
+        problems.append(f"the compiled module does not load: {error}")
+        return report
+    report["code_objects"] = [
+        {"architecture": name, "bytes": len(_C.code_object(name)), "kernels": _C.kernel_names()}
+        for name in _C.architectures()
+    ]
+    if importlib.util.find_spec("torch") is None:
+        problems.append(
+            "PyTorch is missing: install its ROCm build on an MI300X, any build for simulated runs"
+        )
+        return report
+    _devices(report, problems, notes)
+    _aiter(report, notes)
+    return report
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices(report: dict, problems: list, notes: list) -> None:
+    import torch
+
+    from .. import runtime
+
+    hip = torch.version.hip
+    report["torch"] = {"version": torch.__version__, "hip": hip, "cuda": torch.version.cuda}
+    library = runtime.cpu_library()
+    report["hip_library"] = {
+        "cpu": library,
+        "cpu_is_simulator": os.environ.get(runtime.HIP_LIBRARY_VARIABLE) is None,
+        "rocm": "the HIP runtime that torch has loaded" if hip else None,
+    }
+    for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
+        entry = {"device": device, "name": "simulated MI300X" if device == "cpu" else None}
+        try:
+            if device != "cpu":
+                entry["name"] = torch.cuda.get_device_name(device)
+            where = runtime.target(torch.device(device))
+            entry |= {"served": True, "architecture": where.architecture}
+            entry["compute_units"] = where.compute_units
+        except Exception as error:  # a broken device must not hide the others
+            entry |= {"served": False, "reason": str(error)}
+            (problems if device == "cpu" else notes).append(f"{device}: {error}")
+        report["devices"].append(entry)
+    if hip and not torch.cuda.is_available():
+        notes.append("torch is a ROCm build but sees no device: check the driver and the rights on /dev/kfd")
+    if hip and importlib.util.find_spec("amdsmi") is None:
+        notes.append(
+            "amdsmi is not installed, so SGLang believes that there is no GPU and runs on the CPU: install "
+            "the amdsmi of your ROCm version (share/amd_smi of the ROCm installation, or the package amdsmi)"
+        )
+    if not hip:
+        notes.append("torch is no ROCm build: attention runs on CPU tensors, simulated")
+
+
+def _sglang(notes: list) -> dict:
+    installed = importlib.util.find_spec("sglang") is not None
+    entries = [
+        entry for entry in importlib.metadata.entry_points(group=PLUGIN_GROUP) if entry.name == PLUGIN_NAME
+    ]
+    allowed = os.environ.get(ALLOW_LIST_VARIABLE, "")
+    excluded = bool(allowed) and PLUGIN_NAME not in {name.strip() for name in allowed.split(",")}
+    if not entries:
+        notes.append(f"no entry {PLUGIN_NAME!r} in the group {PLUGIN_GROUP}: reinstall liteattention_rocm")
+    if excluded:
+        notes.append(
+            f"{ALLOW_LIST_VARIABLE}={allowed!r} keeps SGLang from loading the plugin: "
+            f"add {PLUGIN_NAME!r} or unset it"
+        )
+    return {
+        "installed": installed,
+        "plugin_entry": entries[0].value if entries else None,
+        "plugin_excluded": excluded,
+    }
+
+
+def _aiter(report: dict, notes: list) -> None:
+    from .. import aiter_kernel
+
+    try:
+        directory = aiter_kernel.find()
+        report["aiter"] = {
+            "directory": str(directory),
+            "files": [aiter_kernel.file_name(name) for name in rounding.ROUNDINGS],
+        }
+    except FileNotFoundError as error:
+        notes.append(str(error))
+
+
+def _text(report: dict) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
+    missing = [name for name, version in report["versions"].items() if not version]
+    lines = [f"installed      Python {report['python']}, {versions}"]
+    if missing:
+        lines.append(f"not installed  {', '.join(missing)}")
+    if report["torch"]:
+        build = f"ROCm {report['torch']['hip']}" if report["torch"]["hip"] else "no ROCm"
+        lines.append(f"torch build    {build}")
+    for entry in report["code_objects"]:
+        kernels = ", ".join(entry["kernels"])
+        lines.append(f"code object    {entry['architecture']}: {entry['bytes']} bytes, {kernels}")
+    for entry in report["devices"]:
+        if entry["served"]:
+            lines.append(
+                f"device         {entry['device']}: {entry['name']}, {entry['architecture']}, "
+                f"{entry['compute_units']} compute units"
+            )
+        else:
+            lines.append(f"device         {entry['device']}: {entry['name']}, not served")
+    if report["hip_library"]:
+        lines.append(f"CPU tensors    {report['hip_library']['cpu']}")
+        lines.append(f"ROCm tensors   {report['hip_library']['rocm'] or 'none: torch is no ROCm build'}")
+    plugin = report["sglang"]
+    state = "excluded by SGLANG_PLUGINS" if plugin["plugin_excluded"] else "not excluded"
+    lines.append(
+        f"SGLang         {'installed' if plugin['installed'] else 'not installed'}; plugin entry "
+        f"{plugin['plugin_entry'] or 'missing'}, {state}"
+    )
+    aiter = report["aiter"]["directory"] if report["aiter"] else "no code objects found"
+    lines.append(f"AITER          {aiter}")
+    lines += [f"note           {note}" for note in report["notes"]]
+    lines += [f"PROBLEM        {problem}" for problem in report["problems"]]
+    return "\n".join(lines)

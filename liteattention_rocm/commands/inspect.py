@@ -1,0 +1,94 @@
+"""Shows registers, LDS, spills, code size and instruction mix of the kernels, and their disassembly."""
+
+import collections
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from .. import _C, code_object, simulator
+
+
+def add_options(parser) -> None:
+    parser.add_argument("code_object", nargs="?", type=Path, help="a file; default: the embedded ones")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--isa", action="store_true", help="add the disassembly, annotated with categories")
+
+
+def run(options) -> int:
+    try:
+        images = _images(options.code_object)
+        reports = [report(name, image, isa=options.isa) for name, image in images]
+    except (OSError, ValueError, simulator.SimulatorError) as error:
+        print(f"liteattention-rocm inspect: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(reports, indent=1))
+    else:
+        for one in reports:
+            _print(one)
+    return 0
+
+
+def _images(file: Path | None) -> list[tuple[str, bytes]]:
+    if file is not None:
+        return [(str(file), file.read_bytes())]
+    return [(f"embedded {architecture}", _C.code_object(architecture)) for architecture in _C.architectures()]
+
+
+def report(name: str, image: bytes, *, isa: bool) -> dict:
+    """Everything that `inspect` says about one code object.
+
+    Raises:
+        ValueError: the bytes are not an AMDGPU code object.
+    """
+    parsed = code_object.parse(image)
+    instructions, entries = [], []
+    if parsed.architecture == simulator.ARCHITECTURE:
+        disassembly = simulator.disassemble(image)
+        instructions = disassembly["instructions"]
+        entries = disassembly["kernels"]
+    spans = {entry["name"]: (entry["address"], entry["address"] + entry["size"]) for entry in entries}
+    kernels = []
+    for kernel in parsed.kernels:
+        one = {key: value for key, value in dataclasses.asdict(kernel).items() if key != "arguments"}
+        begin, end = spans.get(kernel.name, (0, 0))
+        body = [instruction for instruction in instructions if begin <= instruction["address"] < end]
+        one["instructions"] = len(body)
+        one["mix"] = _frequencies(body, "category")
+        one["most_frequent"] = dict(list(_frequencies(body, "op").items())[:12])
+        if isa:
+            one["isa"] = body
+        kernels.append(one)
+    return {
+        "name": name,
+        "target": parsed.target,
+        "code_object_version": parsed.version,
+        "bytes": parsed.bytes,
+        "kernels": kernels,
+    }
+
+
+def _frequencies(instructions: list[dict], key: str) -> dict[str, int]:
+    return dict(collections.Counter(instruction[key] for instruction in instructions).most_common())
+
+
+def _print(one: dict) -> None:
+    print(f"{one['name']}: {one['target']}, code object v{one['code_object_version']}, {one['bytes']} bytes")
+    for kernel in one["kernels"]:
+        print(f"\n{kernel['name']}")
+        print(
+            f"  registers     {kernel['vgprs']} VGPRs ({kernel['agprs']} AGPRs), {kernel['sgprs']} SGPRs; "
+            f"spilled: {kernel['vgpr_spills']} VGPRs, {kernel['sgpr_spills']} SGPRs"
+        )
+        print(f"  memory        {kernel['lds_bytes']} bytes of LDS, {kernel['scratch_bytes']} of scratch")
+        print(f"  code          {kernel['code_bytes']} bytes, {kernel['instructions']} instructions")
+        print(
+            f"  workgroup     at most {kernel['max_workgroup_size']} work-items, "
+            f"waves of {kernel['wavefront_size']}"
+        )
+        for title, counts in (("mix", kernel["mix"]), ("most frequent", kernel["most_frequent"])):
+            if counts:
+                print(f"  {title:<13} {', '.join(f'{count} {what}' for what, count in counts.items())}")
+        for instruction in kernel.get("isa", ()):
+            print(f"  {instruction['address']:#08x}  {instruction['category']:<15} {instruction['text']}")

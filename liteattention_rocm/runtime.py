@@ -1,0 +1,139 @@
+"""Which HIP library serves a tensor, and one launch on it.
+
+ROCm tensors go to the HIP runtime that torch has loaded, CPU tensors to the simulator or to the library that
+the environment variable LITEATTENTION_ROCM_HIP_LIBRARY names.
+"""
+
+import contextlib
+import functools
+import os
+from dataclasses import dataclass
+
+import torch
+
+from . import _C, arguments, simulator, views
+from .rounding import ROUNDINGS
+
+HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
+_ROCM = ""  # what _C.open_hip calls ROCm's runtime
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that attention can run on: HIP library, device index there, and what a plan needs of it."""
+
+    hip: int
+    device: int
+    architecture: str
+    compute_units: int
+    library: str | None = None  # path of the library that serves CPU tensors
+
+
+def architecture_name(spelling: str) -> str:
+    """The processor in a target: gfx942 of "gfx942:sramecc+:xnack-" or "amdgcn-amd-amdhsa--gfx942"."""
+    return spelling.strip().lower().rsplit("--", 1)[-1].split(":", 1)[0]
+
+
+def _supported() -> str:
+    return (
+        f"supported are ROCm devices with a code object here ({', '.join(_C.architectures())}: "
+        "MI300X, MI300A, MI308X, MI325X) and CPU tensors, which run simulated"
+    )
+
+
+def target(device: torch.device) -> Target:
+    """The target that serves tensors of a device.
+
+    Raises:
+        ValueError: neither a CPU nor a ROCm device.
+        RuntimeError: no code object for its architecture, or no HIP library.
+    """
+    if device.type == "cpu":
+        path = cpu_library()
+        hip, architecture = _open_cpu_library(path)
+        return Target(hip, 0, architecture, simulator.compute_units(path), path)
+    if device.type == "cuda":
+        return _rocm_target(torch.cuda.current_device() if device.index is None else device.index)
+    raise ValueError(f"q is on device {str(device)!r}; {_supported()}")
+
+
+def cpu_library() -> str:
+    """Path of the HIP library that serves CPU tensors."""
+    return os.environ.get(HIP_LIBRARY_VARIABLE) or str(simulator.path())
+
+
+@functools.cache
+def _open_cpu_library(path: str) -> tuple[int, str]:
+    hip = _C.open_hip(path)
+    _C.set_interrupt_check(hip)
+    return hip, simulator.ARCHITECTURE
+
+
+@functools.cache
+def _rocm_target(index: int) -> Target:
+    properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip is None:
+        raise RuntimeError(f"q is on cuda:{index}, an NVIDIA device ({properties.name}); {_supported()}")
+    architecture = architecture_name(properties.gcnArchName)
+    if architecture not in _C.architectures():
+        raise RuntimeError(
+            f"q is on cuda:{index} ({properties.name}), whose architecture {architecture} has no code "
+            f"object here; {_supported()}"
+        )
+    return Target(_C.open_hip(_ROCM), index, architecture, properties.multi_processor_count)
+
+
+def prepare(device) -> None:
+    """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
+
+    Args:
+        device: what torch.device accepts.
+
+    Raises:
+        ValueError, RuntimeError: the device cannot run attention here; the sentence says which can.
+    """
+    where = target(torch.device(device))
+    _C.prepare(where.hip, where.device, where.architecture, where.compute_units)
+
+
+def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float, rounding: str) -> None:
+    """Launches one forward call on the current stream, unless there is nothing to write.
+
+    The arguments have passed their checks and the kernel can address `out`. Of `inputs`, q, k and v, what it
+    cannot address is copied first. An empty `lse` is not written.
+    """
+    if sizes.empty:
+        return
+    dimensions = arguments.LAYOUTS[layout]
+    q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
+    with contextlib.ExitStack() as memory:
+        if where.library is not None:
+            stream = 0
+            for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out), ("lse", lse)):
+                writable = name in ("out", "lse")
+                memory.enter_context(simulator.register(tensor, name, writable, library=where.library))
+        else:
+            stream = torch.cuda.current_stream(where.device).cuda_stream
+        _C.forward(
+            where.hip,
+            where.device,
+            where.architecture,
+            where.compute_units,
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            out.data_ptr(),
+            lse.data_ptr() if lse.numel() else 0,
+            sizes.batch,
+            sizes.heads,
+            sizes.kv_heads,
+            sizes.seqlen_q,
+            sizes.seqlen_kv,
+            views.kernel_strides(q, dimensions),
+            views.kernel_strides(k, dimensions),
+            views.kernel_strides(v, dimensions),
+            views.kernel_strides(out, dimensions),
+            scale,
+            ROUNDINGS[rounding].value,
+            stream,
+        )
