@@ -1,9 +1,9 @@
 """What an AMDGPU code object says about its kernels: registers, spills, LDS, scratch, arguments.
 
 A code object is an ELF file for the machine EM_AMDGPU (224). Its kernels are described by a MessagePack note
-(type NT_AMDGPU_METADATA = 32, owner "AMDGPU"), specified in LLVM's "User Guide for AMDGPU Backend", section
-"Code Object Metadata"; the numbers below are that guide's. This module needs pyelftools and msgpack, and nothing of the package: the build runs it
-by path.
+(type NT_AMDGPU_METADATA = 32, owner "AMDGPU"). Numbers and keys are those of LLVM's "User Guide for AMDGPU
+Backend", section "Code Object Metadata". This module needs pyelftools and msgpack, and nothing of the package:
+the build runs it by path.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class CodeObject:
-    """A parsed code object. `target` is the full id (amdgcn-amd-amdhsa--gfx942:sramecc+), `version` 3 to 6."""
+    """A parsed code object, version 3 to 6. `target` is the full id, e.g. amdgcn-amd-amdhsa--gfx942:sramecc+."""
 
     target: str
     version: int
