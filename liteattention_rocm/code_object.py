@@ -2,7 +2,7 @@
 
 A code object is an ELF file for the machine EM_AMDGPU (224). Its kernels are described by a MessagePack note
 (type NT_AMDGPU_METADATA = 32, owner "AMDGPU"). Numbers and keys are those of LLVM's "User Guide for AMDGPU
-Backend", section "Code Object Metadata". This module needs pyelftools and msgpack, and nothing of the package:
+Backend", section "Code Object Metadata". This module needs pyelftools and msgpack but nothing of the package:
 the build runs it by path.
 """
 
@@ -60,7 +60,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class CodeObject:
-    """A parsed code object, version 3 to 6. `target` is the full id, e.g. amdgcn-amd-amdhsa--gfx942:sramecc+."""
+    """A parsed code object of version 3 to 6. `target` is a full id: amdgcn-amd-amdhsa--gfx942:sramecc+."""
 
     target: str
     version: int

@@ -108,14 +108,14 @@ std::string launch_text(RoundMode rounding, const Launch& launch) {
 
 }  // namespace
 
-void forward(int library, int device, std::string_view arch, const ForwardCall& call) {
+void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call) {
   const HipLibrary& hip = hip_library(library);
-  // The device's compute units don't bear on what can be refused: sizes first, then HIP.
+  // What can be refused doesn't depend on the compute units: sizes first, then HIP.
   if (Plan(call.problem, {1}).launch_count() == 0) return;
   ForwardArguments arguments = checked_arguments(call);
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
-  const LoadedKernels& kernels = load_kernels(library, device, arch, 0, stream);
+  const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
   const hipFunction_t kernel = kernels.forward[static_cast<int>(call.rounding)];
   const Plan plan(call.problem, kernels.device);
 

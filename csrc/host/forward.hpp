@@ -23,9 +23,10 @@ struct ForwardCall {
   uint64_t stream;  // hipStream_t
 };
 
-// Launches on the call's stream and returns. The current device is left as it was found. Throws
-// std::invalid_argument for sizes, addresses or strides the kernel can't take, before anything is launched;
-// HipError for what HIP refuses; std::runtime_error when the kernels would have to be loaded during capture.
-void forward(int hip, int device, std::string_view arch, const ForwardCall& call);
+// compute_units is used by the call that loads the kernels; 0 asks the device. Launches on the call's stream
+// and returns. The current device is left as it was found. Throws std::invalid_argument for sizes, addresses
+// or strides the kernel can't take, before anything is launched; HipError for what HIP refuses;
+// std::runtime_error when the kernels would have to be loaded during capture.
+void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call);
 
 }  // namespace liteattention_rocm

@@ -38,9 +38,9 @@ void set_interrupt_check(int hip) {
   if (const auto install = hip_library(hip).simulator_set_interrupt_callback) install(check_signals);
 }
 
-void py_forward(int hip, int device, std::string_view arch, uint64_t query, uint64_t key, uint64_t value,
-                uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q,
-                int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
+void py_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query, uint64_t key,
+                uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads,
+                int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
                 const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
                 uint64_t stream) {
   if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
@@ -59,7 +59,7 @@ void py_forward(int hip, int device, std::string_view arch, uint64_t query, uint
                          scale,
                          static_cast<RoundMode>(rounding),
                          stream};
-  without_gil([&] { forward(hip, device, arch, call); });
+  without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
@@ -109,14 +109,14 @@ PYBIND11_MODULE(_C, module) {
       [](int hip, int device, std::string_view arch, int compute_units) {
         without_gil([&] { load_kernels(hip, device, arch, compute_units, std::nullopt); });
       },
-      py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units") = 0,
+      py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"),
       "Loads the kernels for a device unless they are loaded. compute_units 0: asked of the device.");
   module.def(
-      "forward", &py_forward, py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("query"),
-      py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"), py::arg("heads"),
-      py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"),
-      py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"),
-      py::arg("rounding"), py::arg("stream"),
+      "forward", &py_forward, py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"),
+      py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"),
+      py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"),
+      py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"),
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
       "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. ValueError: an argument the kernel can't take, before "
