@@ -32,13 +32,20 @@ struct Region {
 };
 class AddressSpace {
  public:
-  explicit AddressSpace(std::vector<Region> regions);  // sorted and merged per label by the constructor
-  // The region that wholly contains [address, address + bytes), or nullptr.
+  explicit AddressSpace(std::vector<Region> regions);  // sorted by the constructor
+  // A region that wholly contains [address, address + bytes), or nullptr. Regions may overlap; of several
+  // that contain the access a writable one is returned if there is one.
   const Region* find(uint64_t address, uint64_t bytes) const;
   const std::vector<Region>& regions() const { return regions_; }
 
  private:
+  // Between two neighbouring bounds the same regions apply; of those only the two that reach furthest matter.
+  struct Interval {
+    uint32_t any, writable;  // index in regions_, or kNone
+  };
   std::vector<Region> regions_;
+  std::vector<uint64_t> bounds_;     // ascending; interval i is [bounds_[i], bounds_[i + 1])
+  std::vector<Interval> intervals_;
 };
 
 // The executable segment of a code object, decoded once, shared between launches and threads.

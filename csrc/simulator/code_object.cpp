@@ -1,0 +1,283 @@
+#include "code_object.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "hip_error.hpp"
+
+namespace gfx942 {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kDescriptorBytes = 64;
+// Scratch per work-item for kernels whose stack depth the compiler could not bound (recursion, indirect
+// calls): what the HIP runtime reserves by default.
+constexpr uint64_t kDynamicStackBytes = 16384;
+constexpr uint64_t kMaxPrivateBytes = 1 << 20;
+
+[[noreturn]] void invalid(const std::string& message) {
+  throw HipError(hipErrorInvalidImage, "code object: " + message);
+}
+
+uint64_t page_up(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+
+template <typename T>
+T load(const uint8_t* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+KernelMetadata read_kernel(const MessagePack& entry) {
+  using Type = MessagePack::Type;
+  KernelMetadata kernel;
+  const MessagePack* name = entry.find(".name", Type::kString);
+  const MessagePack* symbol = entry.find(".symbol", Type::kString);
+  if (!name || !symbol) invalid("metadata: a kernel has no .name or no .symbol");
+  kernel.name = name->text;
+  kernel.symbol = symbol->text;
+  kernel.kernarg_bytes = entry.number(".kernarg_segment_size", 0, 1 << 20);
+  kernel.group_bytes = entry.number(".group_segment_fixed_size", 0);
+  kernel.private_bytes = entry.number(".private_segment_fixed_size", 0);
+  kernel.max_flat_workgroup_size = static_cast<uint32_t>(entry.number(".max_flat_workgroup_size", 1024));
+  kernel.vgprs = static_cast<uint32_t>(entry.number(".vgpr_count", 0));
+  kernel.agprs = static_cast<uint32_t>(entry.number(".agpr_count", 0));
+  kernel.sgprs = static_cast<uint32_t>(entry.number(".sgpr_count", 0));
+  if (const MessagePack* flag = entry.find(".uses_dynamic_stack", Type::kBoolean))
+    kernel.dynamic_stack = flag->integer != 0;
+  if (const MessagePack* required = entry.find(".reqd_workgroup_size", Type::kArray)) {
+    if (required->items.size() != 3) invalid("metadata: .reqd_workgroup_size of " + kernel.name);
+    for (int i = 0; i < 3; ++i) {
+      const MessagePack& extent = required->items[static_cast<size_t>(i)];
+      if (extent.type != Type::kInteger || extent.integer < 0 || extent.integer > 1024)
+        invalid("metadata: .reqd_workgroup_size of " + kernel.name);
+      kernel.required_workgroup_size[static_cast<size_t>(i)] = static_cast<uint32_t>(extent.integer);
+    }
+  }
+  if (const MessagePack* arguments = entry.find(".args", Type::kArray)) {
+    kernel.arguments_listed = true;
+    for (const MessagePack& item : arguments->items) {
+      KernelArgument argument;
+      const MessagePack* kind = item.find(".value_kind", Type::kString);
+      argument.offset = item.number(".offset", UINT64_MAX, 1 << 20);
+      argument.bytes = item.number(".size", UINT64_MAX, 1 << 20);
+      if (!kind || argument.offset == UINT64_MAX || argument.bytes == UINT64_MAX)
+        invalid("metadata: an argument of " + kernel.name + " lacks .offset, .size or .value_kind");
+      argument.value_kind = kind->text;
+      if (argument.offset + argument.bytes > kernel.kernarg_bytes)
+        invalid("metadata: an argument of " + kernel.name + " ends at byte " +
+                std::to_string(argument.offset + argument.bytes) + " of a " +
+                std::to_string(kernel.kernarg_bytes) + "-byte argument segment");
+      kernel.arguments.push_back(std::move(argument));
+    }
+  }
+  return kernel;
+}
+
+}  // namespace
+
+uint64_t KernelMetadata::explicit_bytes() const {
+  uint64_t end = 0;
+  for (const KernelArgument& argument : arguments)
+    if (!argument.hidden()) end = std::max(end, argument.offset + argument.bytes);
+  return arguments_listed ? end : kernarg_bytes;
+}
+
+std::vector<KernelMetadata> read_kernels(const ElfFile& elf) {
+  std::vector<KernelMetadata> kernels;
+  std::set<std::string> known;
+  try {
+    if (const MessagePack* list = elf.metadata.find("amdhsa.kernels", MessagePack::Type::kArray))
+      for (const MessagePack& entry : list->items) {
+        kernels.push_back(read_kernel(entry));
+        if (!known.insert(kernels.back().symbol).second)
+          invalid("metadata: kernel " + kernels.back().name + " is listed twice");
+      }
+  } catch (const HipError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    invalid(error.what());
+  }
+  for (const ElfFile::Symbol& symbol : elf.symbols) {
+    const std::string& name = symbol.name;
+    if (!symbol.defined || name.size() <= 3 || name.compare(name.size() - 3, 3, ".kd") != 0) continue;
+    if (!known.insert(name).second) continue;
+    KernelMetadata kernel;
+    kernel.name = name.substr(0, name.size() - 3);
+    kernel.symbol = name;
+    kernels.push_back(std::move(kernel));
+  }
+  return kernels;
+}
+
+KernelDescriptor read_descriptor(const uint8_t* bytes) {
+  KernelDescriptor out;
+  out.group_segment_fixed_size = load<uint32_t>(bytes);
+  out.private_segment_fixed_size = load<uint32_t>(bytes + 4);
+  out.kernarg_size = load<uint32_t>(bytes + 8);
+  out.kernel_code_entry_byte_offset = load<int64_t>(bytes + 16);
+  out.compute_pgm_rsrc3 = load<uint32_t>(bytes + 44);
+  out.compute_pgm_rsrc1 = load<uint32_t>(bytes + 48);
+  out.compute_pgm_rsrc2 = load<uint32_t>(bytes + 52);
+  out.kernel_code_properties = load<uint16_t>(bytes + 56);
+  out.kernarg_preload = load<uint16_t>(bytes + 58);
+  return out;
+}
+
+Mapping::Mapping(uint64_t bytes, uint64_t alignment) : bytes_(bytes) {
+  alignment = std::max(alignment, kPage);
+  const uint64_t usable = std::max(page_up(bytes), kPage);
+  reserved_bytes_ = usable + alignment + 2 * kPage;
+  void* reserved = usable < bytes || reserved_bytes_ < usable
+                       ? MAP_FAILED
+                       : mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED)
+    throw HipError(hipErrorOutOfMemory, "cannot map " + std::to_string(bytes) + " bytes of host memory");
+  reserved_ = static_cast<uint8_t*>(reserved);
+  const uint64_t first = reinterpret_cast<uint64_t>(reserved_) + kPage;
+  begin_ = reserved_ + kPage + ((alignment - first % alignment) % alignment);
+  if (mprotect(begin_, usable, PROT_READ | PROT_WRITE) != 0) {
+    munmap(reserved_, reserved_bytes_);
+    throw HipError(hipErrorOutOfMemory, "cannot commit " + std::to_string(bytes) + " bytes of host memory");
+  }
+}
+
+Mapping::~Mapping() { munmap(reserved_, reserved_bytes_); }
+
+LoadedModule::LoadedModule(const std::vector<uint8_t>& file) {
+  const ElfFile elf = read_elf(file);
+  map_segments(elf, file);
+  relocate(elf);
+  load_kernels(elf);
+}
+
+void LoadedModule::map_segments(const ElfFile& elf, const std::vector<uint8_t>& file) {
+  const uint64_t first = elf.segments.front().address & ~(kPage - 1);
+  const uint64_t end = elf.segments.back().address + elf.segments.back().memory_bytes;
+  uint64_t alignment = kPage;
+  for (const ElfFile::Segment& segment : elf.segments) alignment = std::max(alignment, segment.alignment);
+  // Addresses keep their residue modulo the largest alignment.
+  const uint64_t lead = first % alignment;
+  memory_ = std::make_unique<Mapping>(lead + (end - first), alignment);
+  bias_ = reinterpret_cast<uint64_t>(memory_->begin()) + lead - first;
+  for (const ElfFile::Segment& segment : elf.segments) {
+    const uint64_t address = bias_ + segment.address;
+    if (segment.file_bytes)
+      std::memcpy(reinterpret_cast<uint8_t*>(address), file.data() + segment.offset, segment.file_bytes);
+    regions_.push_back({address, address + segment.memory_bytes, segment.writable,
+                        segment.executable ? "code" : segment.writable ? "module variables" : "module constants"});
+  }
+}
+
+void LoadedModule::relocate(const ElfFile& elf) {
+  const auto target = [&](uint64_t address, uint64_t bytes) {
+    if (!elf.segment_of(address, bytes)) invalid("a relocation at " + hex(address) + " lies outside the segments");
+    return reinterpret_cast<uint8_t*>(bias_ + address);
+  };
+  const auto put = [&](uint64_t address, uint64_t value, uint64_t bytes) {
+    std::memcpy(target(address, bytes), &value, bytes);
+  };
+  for (const ElfFile::Relocation& relocation : elf.relocations) {
+    if (relocation.type == kRelocationNone) continue;
+    const uint64_t addend = static_cast<uint64_t>(relocation.addend);
+    uint64_t value = bias_ + addend;  // R_AMDGPU_RELATIVE64
+    if (relocation.type != kRelocationRelative64) {
+      const ElfFile::Symbol* symbol = relocation.symbol ? &elf.symbols[relocation.symbol] : nullptr;
+      if (symbol && !symbol->defined && !symbol->weak)
+        throw HipError(hipErrorSharedObjectSymbolNotFound,
+                       "code object: symbol '" + symbol->name + "' is not defined in it");
+      value = symbol && symbol->defined ? bias_ + symbol->address + addend : addend;
+    }
+    switch (relocation.type) {
+    case kRelocationRelative64:
+    case kRelocationAbs64: put(relocation.address, value, 8); break;
+    case kRelocationRel64: put(relocation.address, value - (bias_ + relocation.address), 8); break;
+    case kRelocationAbs32Lo: put(relocation.address, value & UINT32_MAX, 4); break;
+    case kRelocationAbs32Hi: put(relocation.address, value >> 32, 4); break;
+    case kRelocationAbs32:
+      if (value > UINT32_MAX) invalid("a 32-bit relocation at " + hex(relocation.address) + " overflows");
+      put(relocation.address, value, 4);
+      break;
+    default: invalid("relocation type " + std::to_string(relocation.type) + " is not supported");
+    }
+  }
+  for (const uint64_t address : elf.relative_words) {
+    uint8_t* word = target(address, 8);
+    put(address, load<uint64_t>(word) + bias_, 8);
+  }
+}
+
+void LoadedModule::load_kernels(const ElfFile& elf) {
+  std::map<const ElfFile::Segment*, std::shared_ptr<const Program>> programs;
+  std::map<std::string, const ElfFile::Symbol*> descriptors;
+  for (const ElfFile::Symbol& symbol : elf.symbols) {
+    if (!symbol.defined || symbol.name.empty()) continue;
+    if (symbol.name.size() > 3 && symbol.name.compare(symbol.name.size() - 3, 3, ".kd") == 0)
+      descriptors[symbol.name] = &symbol;
+    else if (symbol.type == kSymbolObject && elf.segment_of(symbol.address, symbol.bytes))
+      globals_[symbol.name] = {reinterpret_cast<uint8_t*>(bias_ + symbol.address), symbol.bytes};
+  }
+  for (KernelMetadata& metadata : read_kernels(elf)) {
+    const auto found = descriptors.find(metadata.symbol);
+    if (found == descriptors.end())
+      invalid("kernel " + metadata.name + " has no descriptor symbol " + metadata.symbol);
+    const uint64_t address = found->second->address;
+    if (!elf.segment_of(address, kDescriptorBytes))
+      invalid("the descriptor of kernel " + metadata.name + " lies outside the segments");
+    auto function = std::make_unique<Function>();
+    Kernel& kernel = function->kernel;
+    kernel.name = metadata.name;
+    kernel.descriptor = read_descriptor(reinterpret_cast<const uint8_t*>(bias_ + address));
+    kernel.descriptor_address = bias_ + address;
+    kernel.load_bias = bias_;
+    kernel.code_object_version = static_cast<uint32_t>(elf.code_object_version);
+    const uint64_t entry = address + static_cast<uint64_t>(kernel.descriptor.kernel_code_entry_byte_offset);
+    const ElfFile::Segment* code = elf.segment_of(entry, 4);
+    if (!code || !code->executable || entry % 4 || code->address % 4 || entry - code->address >= code->file_bytes)
+      invalid("the entry of kernel " + metadata.name + ", " + hex(entry) + ", is not in its code");
+    kernel.entry = bias_ + entry;
+    std::shared_ptr<const Program>& program = programs[code];
+    if (!program) {
+      const uint64_t base = bias_ + code->address;
+      program = make_program(reinterpret_cast<const uint8_t*>(base), code->file_bytes, base);
+    }
+    kernel.program = program;
+
+    metadata.kernarg_bytes = std::max<uint64_t>(metadata.kernarg_bytes, kernel.descriptor.kernarg_size);
+    metadata.group_bytes = std::max<uint64_t>(metadata.group_bytes, kernel.descriptor.group_segment_fixed_size);
+    uint64_t scratch = std::max<uint64_t>(metadata.private_bytes, kernel.descriptor.private_segment_fixed_size);
+    constexpr uint16_t kUsesDynamicStack = 1 << 11;  // kernel_code_properties
+    if (metadata.dynamic_stack || kernel.descriptor.kernel_code_properties & kUsesDynamicStack)
+      scratch = std::max(scratch, kDynamicStackBytes);
+    if (scratch > kMaxPrivateBytes || metadata.kernarg_bytes > (1 << 20))
+      invalid("kernel " + metadata.name + " wants " + std::to_string(scratch) + " bytes of scratch and " +
+              std::to_string(metadata.kernarg_bytes) + " bytes of arguments");
+    metadata.private_bytes = scratch;
+    kernel.descriptor.private_segment_fixed_size = static_cast<uint32_t>(scratch);
+    function->metadata = std::move(metadata);
+    functions_[function->kernel.name] = std::move(function);
+  }
+}
+
+const Function* LoadedModule::function(const std::string& name) const {
+  auto found = functions_.find(name);
+  if (found == functions_.end() && name.size() > 3 && name.compare(name.size() - 3, 3, ".kd") == 0)
+    found = functions_.find(name.substr(0, name.size() - 3));
+  return found == functions_.end() ? nullptr : found->second.get();
+}
+
+const LoadedModule::Global* LoadedModule::global(const std::string& name) const {
+  const auto found = globals_.find(name);
+  return found == globals_.end() ? nullptr : &found->second;
+}
+
+std::string LoadedModule::kernel_names() const {
+  std::string names;
+  for (const auto& [name, function] : functions_) names += (names.empty() ? "" : ", ") + name;
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace gfx942

@@ -1,0 +1,26 @@
+// Settings of the simulated device, from gfx942sim_set_option or the environment.
+#pragma once
+
+#include <string>
+
+#include "machine.hpp"
+
+namespace gfx942 {
+
+struct Options {
+  unsigned threads;  // host threads that execute workgroups
+  Checks checks;
+  MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
+  enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one
+  int compute_units = 304;  // of an MI300X
+  int xcds = 8;
+};
+
+// A copy of the current settings. The first call reads LITEATTENTION_ROCM_SIM_{THREADS, CHECK, MATRIX,
+// PROGRESS, COMPUTE_UNITS, XCDS}; throws std::invalid_argument as long as one of them is malformed.
+Options options();
+
+// Throws std::invalid_argument that names the option, the value and what is allowed.
+void set_option(const std::string& name, const std::string& value);
+
+}  // namespace gfx942
