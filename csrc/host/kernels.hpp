@@ -12,7 +12,7 @@
 
 namespace liteattention_rocm {
 
-constexpr int kMaxHipLibraries = 16;
+constexpr int kMaxHipLibraries = 1024;
 constexpr int kMaxDevices = 256;
 
 struct LoadedKernels {
