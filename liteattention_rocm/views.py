@@ -24,6 +24,8 @@ def overlaps_itself(tensor) -> bool:
     False only where each dimension steps over all smaller ones, which every slice, transpose and
     permutation of a contiguous tensor does.
     """
+    if tensor.numel() == 0:
+        return False
     reach = 0
     for stride, size in _dimensions(tensor):
         if stride <= reach:

@@ -1,0 +1,35 @@
+"""What every test shares: where AITER's code objects are, seeds and thread caps."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Read by the simulator at its first use, so before anything imports it. Both checks bind every test.
+os.environ.setdefault("LITEATTENTION_ROCM_SIM_CHECK", "waits,wait_states")
+os.environ.setdefault("LITEATTENTION_ROCM_SIM_PROGRESS", "0")
+os.environ.setdefault("LITEATTENTION_ROCM_SIM_THREADS", str(os.cpu_count() or 1))
+os.environ.setdefault("LITEATTENTION_ROCM_AITER_HSA", str(REPOSITORY / ".aiter"))
+
+
+torch.set_num_threads(min(os.cpu_count() or 1, 2))  # the references are small
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def aiter():
+    """`liteattention_rocm.aiter_kernel`, with AITER's code objects found. Without them a test fails."""
+    from liteattention_rocm import aiter_kernel
+
+    try:
+        aiter_kernel.find()
+    except FileNotFoundError as error:
+        pytest.fail(str(error))
+    return aiter_kernel

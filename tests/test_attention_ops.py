@@ -1,0 +1,130 @@
+"""The torch operators: opcheck, torch.compile, fakes, empty tensors, outputs, preparation."""
+
+import pytest
+import torch
+
+import liteattention_rocm
+from attention_cases import LAYOUTS, Case, GuardedOut, same_bits
+
+OPERATORS = torch.ops.liteattention_rocm
+OPTIONS = [
+    {},
+    {"return_lse": True, "scale": 0.2, "rounding": "rtz"},
+    {"layout": "bhsd", "return_lse": True},
+]
+
+
+def inputs(options, **sizes):
+    return Case(17, 33, layout=options.get("layout", "bshd"), **sizes).inputs()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "bshd", "bhsd"])
+def test_opcheck(options):
+    torch.library.opcheck(OPERATORS.attention.default, inputs(options), options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "bshd", "bhsd"])
+def test_opcheck_of_the_out_form(options):
+    q, k, v = inputs(options, heads=6)
+    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v), {"out": torch.empty_like(q), **options})
+    strided = torch.zeros(*q.shape[:3], 200, dtype=q.dtype)[..., :128]
+    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v), {"out": strided, **options})
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compile_fullgraph(layout, dynamic):
+    def model(q, k, v, scale):
+        out, lse = liteattention_rocm.attention(q * 2, k, v, scale=scale, layout=layout, return_lse=True)
+        return out + 1, lse
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for seqlen, scale in ((17, None), (40, 0.1), (65, 0.2)):
+        arguments = (*Case(seqlen, 33, layout=layout).inputs(), scale)
+        for got, expected in zip(compiled(*arguments), model(*arguments), strict=True):
+            assert torch.equal(got, expected)
+            assert got.stride() == expected.stride()
+
+
+def test_compile_fullgraph_with_out():
+    def model(q, k, v):
+        out = torch.zeros_like(q)
+        liteattention_rocm.attention(q, k, v, out=out, rounding=liteattention_rocm.RoundMode.rtz)
+        return out * 2
+
+    q, k, v = inputs({})
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(q, k, v), model(q, k, v))
+
+
+def test_compile_writes_into_the_callers_out():
+    q, k, v = inputs({})
+    out = GuardedOut(q.shape, gap=8)
+    compiled = torch.compile(liteattention_rocm.attention, fullgraph=True, backend="aot_eager")
+    compiled(q, k, v, out=out.tensor)
+    assert same_bits(out.tensor, liteattention_rocm.attention(q, k, v))
+    out.check()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "bshd", "bhsd"])
+def test_fakes_have_the_real_shapes_and_strides(options):
+    real = inputs(options)
+    on_meta = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in real]
+    for fake, actual in zip(
+        OPERATORS.attention(*on_meta, **options), OPERATORS.attention(*real, **options), strict=True
+    ):
+        assert (fake.shape, fake.stride(), fake.dtype) == (actual.shape, actual.stride(), actual.dtype)
+
+
+def test_fakes_refuse_what_the_operator_refuses():
+    q, k, v = (t.to("meta") for t in inputs({}))
+    with pytest.raises(TypeError, match=r"q must have dtype torch\.bfloat16"):
+        OPERATORS.attention(q.float(), k, v)
+    with pytest.raises(ValueError, match="out must have shape"):
+        OPERATORS.attention_out(q, k, v, out=q[:1])
+
+
+def test_lse_is_empty_unless_asked_for():
+    q, k, v = inputs({})
+    _, lse = OPERATORS.attention(q, k, v)
+    assert lse.shape == (0,) and lse.dtype == torch.float32
+    assert isinstance(liteattention_rocm.attention(q, k, v), torch.Tensor)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("batch", [0, 2])
+def test_empty_output(layout, batch):
+    case = Case(0, 33, layout=layout, batch=batch)
+    q, k, v = (torch.zeros(case.shape(3, rows), dtype=torch.bfloat16) for rows in (0, 33, 33))
+    out, lse = liteattention_rocm.attention(q, k, v, layout=layout, return_lse=True)
+    assert out.shape == q.shape
+    assert lse.shape == (batch, 3, 0)
+    assert liteattention_rocm.attention(q, k, v, out=torch.empty_like(q), layout=layout).shape == q.shape
+
+
+def test_out_is_returned():
+    q, k, v = inputs({})
+    out = torch.empty_like(q)
+    assert liteattention_rocm.attention(q, k, v, out=out) is out
+    returned, _ = liteattention_rocm.attention(q, k, v, out=out, return_lse=True)
+    assert returned is out
+
+
+@pytest.mark.parametrize(("layout", "other"), [("bshd", "bhsd"), ("bhsd", "bshd")])
+def test_the_result_is_contiguous(layout, other):
+    """Whatever the strides of q are."""
+    transposed = (t.transpose(1, 2) for t in Case(9, 9, layout=layout).inputs())
+    assert liteattention_rocm.attention(*transposed, layout=other).is_contiguous()
+
+
+def test_inputs_are_left_as_they_were():
+    originals = inputs({})
+    copies = [t.clone() for t in originals]
+    liteattention_rocm.attention(*copies)
+    assert all(torch.equal(a, b) for a, b in zip(originals, copies, strict=True))
+
+
+def test_prepare():
+    liteattention_rocm.prepare("cpu")
+    liteattention_rocm.prepare(torch.device("cpu"))
+    with pytest.raises(ValueError, match="supported are"):
+        liteattention_rocm.prepare("meta")
