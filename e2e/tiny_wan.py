@@ -1,0 +1,119 @@
+"""A tiny Wan2.1-T2V with random weights in diffusers layout: real shapes where attention is concerned, 4 MB."""
+
+from __future__ import annotations
+
+import shutil
+import string
+from pathlib import Path
+
+import torch
+
+HEADS = 2
+HEAD_DIM = 128
+LAYERS = 2
+TEXT_WIDTH = 32
+SCORE_DEVIATION = 2.0
+MODEL_ID = "Wan2.1-T2V-1.3B-Diffusers"  # the name by which SGLang finds the pipeline class
+PROMPTS = (
+    "A curious raccoon peers through a vibrant field of yellow sunflowers, its eyes wide with interest.",
+    "A red kite climbs above a windy beach while two children run along the water.",
+    "Slow aerial view of a river delta at dawn, mist over green islands.",
+)
+
+
+def make(folder: Path, seed: int = 0) -> Path:
+    """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
+
+    The same seed gives the same weights. Text encoder and VAE have the classes of the real pipeline, so every stage
+    of SGLang's runs; the text encoder's heads are 16 wide, which an attention backend for 128 must leave alone.
+
+    Args:
+        folder: where the diffusers pipeline goes.
+        seed: seed of torch's generator for every weight.
+    """
+    folder = Path(folder)
+    if (folder / "model_index.json").is_file():
+        return folder
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    tokenizer = make_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer = WanTransformer3DModel(
+            patch_size=(1, 2, 2),
+            num_attention_heads=HEADS,
+            attention_head_dim=HEAD_DIM,
+            in_channels=16,
+            out_channels=16,
+            text_dim=TEXT_WIDTH,
+            freq_dim=256,
+            ffn_dim=256,
+            num_layers=LAYERS,
+            cross_attn_norm=True,
+            qk_norm="rms_norm_across_heads",
+            rope_max_seq_len=1024,
+        )
+        let_attention_matter(transformer)
+        vae = AutoencoderKLWan(
+            base_dim=8,
+            z_dim=16,
+            dim_mult=[1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, True, True],
+        )
+        text_encoder = UMT5EncoderModel(
+            UMT5Config(
+                vocab_size=len(tokenizer), d_model=TEXT_WIDTH, d_kv=16, d_ff=64, num_layers=1, num_heads=2
+            )
+        ).to(torch.bfloat16)
+    scheduler = UniPCMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
+    )
+    pipeline = WanPipeline(
+        tokenizer=tokenizer, text_encoder=text_encoder, transformer=transformer.to(torch.bfloat16), vae=vae, scheduler=scheduler
+    )
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    pipeline.save_pretrained(unfinished)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    return folder
+
+
+def let_attention_matter(transformer: torch.nn.Module) -> None:
+    """Rescales fresh weights in place so that what attention computes shows in the video.
+
+    With diffusers' initial weights it does not: scores are nearly uniform and the residual's bfloat16 swallows the
+    result. Here linear layers keep the variance of their input, gates are of order one, and scores of normalised
+    queries and keys have a standard deviation of :data:`SCORE_DEVIATION`.
+    """
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)
+    for block in transformer.blocks:
+        torch.nn.init.normal_(block.scale_shift_table)
+        for attention in (block.attn1, block.attn2):
+            torch.nn.init.constant_(attention.norm_q.weight, SCORE_DEVIATION)
+
+
+def make_tokenizer():
+    """A Unigram tokenizer trained on :data:`PROMPTS`, with the special tokens of T5."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        initial_alphabet=list(string.ascii_letters),
+    )
+    tokenizer.train_from_iterator(PROMPTS, trainer)
+    end = tokenizer.token_to_id("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512
+    )
