@@ -22,7 +22,9 @@ constexpr uint64_t kMaxPrivateBytes = 1 << 20;
   throw HipError(hipErrorInvalidImage, "code object: " + message);
 }
 
-uint64_t page_up(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
+uint64_t page_up(uint64_t bytes) {
+  return (bytes + kPage - 1) & ~(kPage - 1);
+}
 
 template <typename T>
 T load(const uint8_t* from) {
@@ -131,9 +133,10 @@ Mapping::Mapping(uint64_t bytes, uint64_t alignment) : bytes_(bytes) {
   alignment = std::max(alignment, kPage);
   const uint64_t usable = std::max(page_up(bytes), kPage);
   reserved_bytes_ = usable + alignment + 2 * kPage;
-  void* reserved = usable < bytes || reserved_bytes_ < usable
-                       ? MAP_FAILED
-                       : mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* reserved =
+      usable < bytes || reserved_bytes_ < usable
+          ? MAP_FAILED
+          : mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED)
     throw HipError(hipErrorOutOfMemory, "cannot map " + std::to_string(bytes) + " bytes of host memory");
   reserved_ = static_cast<uint8_t*>(reserved);
@@ -145,7 +148,9 @@ Mapping::Mapping(uint64_t bytes, uint64_t alignment) : bytes_(bytes) {
   }
 }
 
-Mapping::~Mapping() { munmap(reserved_, reserved_bytes_); }
+Mapping::~Mapping() {
+  munmap(reserved_, reserved_bytes_);
+}
 
 LoadedModule::LoadedModule(const std::vector<uint8_t>& file) {
   const ElfFile elf = read_elf(file);
@@ -168,13 +173,16 @@ void LoadedModule::map_segments(const ElfFile& elf, const std::vector<uint8_t>& 
     if (segment.file_bytes)
       std::memcpy(reinterpret_cast<uint8_t*>(address), file.data() + segment.offset, segment.file_bytes);
     regions_.push_back({address, address + segment.memory_bytes, segment.writable,
-                        segment.executable ? "code" : segment.writable ? "module variables" : "module constants"});
+                        segment.executable ? "code"
+                        : segment.writable ? "module variables"
+                                           : "module constants"});
   }
 }
 
 void LoadedModule::relocate(const ElfFile& elf) {
   const auto target = [&](uint64_t address, uint64_t bytes) {
-    if (!elf.segment_of(address, bytes)) invalid("a relocation at " + hex(address) + " lies outside the segments");
+    if (!elf.segment_of(address, bytes))
+      invalid("a relocation at " + hex(address) + " lies outside the segments");
     return reinterpret_cast<uint8_t*>(bias_ + address);
   };
   const auto put = [&](uint64_t address, uint64_t value, uint64_t bytes) {
@@ -236,7 +244,8 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
     kernel.code_object_version = static_cast<uint32_t>(elf.code_object_version);
     const uint64_t entry = address + static_cast<uint64_t>(kernel.descriptor.kernel_code_entry_byte_offset);
     const ElfFile::Segment* code = elf.segment_of(entry, 4);
-    if (!code || !code->executable || entry % 4 || code->address % 4 || entry - code->address >= code->file_bytes)
+    if (!code || !code->executable || entry % 4 || code->address % 4 ||
+        entry - code->address >= code->file_bytes)
       invalid("the entry of kernel " + metadata.name + ", " + hex(entry) + ", is not in its code");
     kernel.entry = bias_ + entry;
     std::shared_ptr<const Program>& program = programs[code];
@@ -247,8 +256,10 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
     kernel.program = program;
 
     metadata.kernarg_bytes = std::max<uint64_t>(metadata.kernarg_bytes, kernel.descriptor.kernarg_size);
-    metadata.group_bytes = std::max<uint64_t>(metadata.group_bytes, kernel.descriptor.group_segment_fixed_size);
-    uint64_t scratch = std::max<uint64_t>(metadata.private_bytes, kernel.descriptor.private_segment_fixed_size);
+    metadata.group_bytes =
+        std::max<uint64_t>(metadata.group_bytes, kernel.descriptor.group_segment_fixed_size);
+    uint64_t scratch =
+        std::max<uint64_t>(metadata.private_bytes, kernel.descriptor.private_segment_fixed_size);
     constexpr uint16_t kUsesDynamicStack = 1 << 11;  // kernel_code_properties
     if (metadata.dynamic_stack || kernel.descriptor.kernel_code_properties & kUsesDynamicStack)
       scratch = std::max(scratch, kDynamicStackBytes);

@@ -42,8 +42,8 @@ bool DeviceMemory::release(void* address, MemoryKind kind) {
   return true;
 }
 
-void DeviceMemory::register_range(const void* address, uint64_t bytes, const std::string& label, bool writable,
-                                  Origin origin) {
+void DeviceMemory::register_range(const void* address, uint64_t bytes, const std::string& label,
+                                  bool writable, Origin origin) {
   std::lock_guard lock(locks().memory);
   registrations_[reinterpret_cast<uint64_t>(address)].push_back({bytes, label, writable, origin});
 }

@@ -33,7 +33,8 @@ class DeviceMemory {
 
   // Registrations may overlap and repeat. Each origin takes back its own.
   enum class Origin { kExtension, kHip };  // gfx942sim_register_memory, hipHostRegister
-  void register_range(const void* address, uint64_t bytes, const std::string& label, bool writable, Origin origin);
+  void register_range(const void* address, uint64_t bytes, const std::string& label, bool writable,
+                      Origin origin);
   bool unregister_range(const void* address, Origin origin);  // the latest; false when there is none
   bool is_registered(const void* address, Origin origin) const;
 

@@ -56,8 +56,8 @@ class ElfReader {
   template <typename T>
   T at(uint64_t offset) const {
     if (offset > file_.size() || sizeof(T) > file_.size() - offset)
-      invalid("truncated: " + std::to_string(sizeof(T)) + " bytes wanted at offset " + std::to_string(offset) +
-              " of " + std::to_string(file_.size()));
+      invalid("truncated: " + std::to_string(sizeof(T)) + " bytes wanted at offset " +
+              std::to_string(offset) + " of " + std::to_string(file_.size()));
     T value;
     std::memcpy(&value, file_.data() + offset, sizeof value);
     return value;
@@ -85,7 +85,8 @@ class ElfReader {
     if (at<uint16_t>(16) != 3) invalid("not a linked (ET_DYN) ELF file");
     const int abi = at<uint8_t>(8);
     if (abi < 1 || abi > 4)
-      invalid("code object ABI version " + std::to_string(abi) + " is not supported (1 to 4: code object v3 to v6)");
+      invalid("code object ABI version " + std::to_string(abi) +
+              " is not supported (1 to 4: code object v3 to v6)");
     out_.code_object_version = abi + 2;
   }
 
@@ -114,7 +115,8 @@ class ElfReader {
       if (!out_.segments.empty() &&
           address < out_.segments.back().address + out_.segments.back().memory_bytes)
         invalid("its segments overlap");
-      out_.segments.push_back({offset, file_bytes, address, memory_bytes, alignment, (flags & 2) != 0, (flags & 1) != 0});
+      out_.segments.push_back(
+          {offset, file_bytes, address, memory_bytes, alignment, (flags & 2) != 0, (flags & 1) != 0});
     }
     if (out_.segments.empty()) invalid("it has nothing to load");
     for (const auto& [offset, bytes] : notes) read_notes(offset, bytes);
@@ -172,10 +174,12 @@ class ElfReader {
     if (!gnu_hash) return 0;
     // The GNU table doesn't say: follow the chain of the highest bucket to its end.
     const uint64_t table = offset_of(gnu_hash, 16, "the symbol hash table");
-    const uint32_t buckets = at<uint32_t>(table), first = at<uint32_t>(table + 4), bloom = at<uint32_t>(table + 8);
+    const uint32_t buckets = at<uint32_t>(table), first = at<uint32_t>(table + 4),
+                   bloom = at<uint32_t>(table + 8);
     const uint64_t bucket_table = table + 16 + uint64_t{8} * bloom;
     uint64_t last = 0;
-    for (uint64_t i = 0; i < buckets; ++i) last = std::max<uint64_t>(last, at<uint32_t>(bucket_table + 4 * i));
+    for (uint64_t i = 0; i < buckets; ++i)
+      last = std::max<uint64_t>(last, at<uint32_t>(bucket_table + 4 * i));
     if (last < first) return first;
     const uint64_t chains = bucket_table + uint64_t{4} * buckets;
     while (!(at<uint32_t>(chains + 4 * (last - first)) & 1)) ++last;
@@ -245,6 +249,8 @@ const ElfFile::Segment* ElfFile::segment_of(uint64_t address, uint64_t bytes) co
   return nullptr;
 }
 
-ElfFile read_elf(const std::vector<uint8_t>& file) { return ElfReader(file).read(); }
+ElfFile read_elf(const std::vector<uint8_t>& file) {
+  return ElfReader(file).read();
+}
 
 }  // namespace gfx942

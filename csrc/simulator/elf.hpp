@@ -35,11 +35,11 @@ struct ElfFile {
   };
 
   int code_object_version = 0;
-  std::vector<Segment> segments;      // ascending, disjoint
-  std::vector<Symbol> symbols;        // the dynamic symbol table, null symbol included
+  std::vector<Segment> segments;  // ascending, disjoint
+  std::vector<Symbol> symbols;    // the dynamic symbol table, null symbol included
   std::vector<Relocation> relocations;
   std::vector<uint64_t> relative_words;  // addresses of packed relative relocations (DT_RELR)
-  MessagePack metadata;               // the map of the NT_AMDGPU_METADATA note
+  MessagePack metadata;                  // the map of the NT_AMDGPU_METADATA note
 
   // The segment that wholly contains [address, address + bytes), or nullptr.
   const Segment* segment_of(uint64_t address, uint64_t bytes) const;

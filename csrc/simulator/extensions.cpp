@@ -19,13 +19,12 @@ size_t deliver(const std::string& text, char* buffer, size_t size) {
   return text.size() + 1;
 }
 
-// Texts are made twice, once for their size: a failure is an empty text and an error to look up.
+// A failure is the text "{}" and an error to look up.
 template <typename Body>
 size_t deliver_text(const char* function, char* buffer, size_t size, Body&& body) noexcept {
   size_t needed = 0;
   guarded(function, [&] { needed = deliver(body(), buffer, size); });
-  if (!needed && buffer && size) *buffer = 0;
-  return needed;
+  return needed ? needed : deliver("{}", buffer, size);
 }
 
 }  // namespace
@@ -39,9 +38,10 @@ extern "C" {
 int gfx942sim_register_memory(const void* pointer, size_t bytes, const char* label, int writable) {
   return guarded(__func__, [&] {
     if (bytes) require_pointer(pointer, "pointer");  // an empty tensor may have any address
-    if (bytes > UINT64_MAX - reinterpret_cast<uint64_t>(pointer)) refuse_value("bytes is " + std::to_string(bytes));
-    DeviceMemory::instance().register_range(pointer, bytes, label ? label : "registered memory", writable != 0,
-                                            DeviceMemory::Origin::kExtension);
+    if (bytes > UINT64_MAX - reinterpret_cast<uint64_t>(pointer))
+      refuse_value("bytes is " + std::to_string(bytes));
+    DeviceMemory::instance().register_range(pointer, bytes, label ? label : "registered memory",
+                                            writable != 0, DeviceMemory::Origin::kExtension);
   });
 }
 
@@ -53,7 +53,9 @@ int gfx942sim_unregister_memory(const void* pointer) {
   });
 }
 
-const char* gfx942sim_last_error() { return last_failure_message(); }
+const char* gfx942sim_last_error() {
+  return last_failure_message();
+}
 
 int gfx942sim_set_option(const char* name, const char* value) {
   return guarded(__func__, [&] {
@@ -67,13 +69,14 @@ size_t gfx942sim_statistics_json(char* buffer, size_t size) {
   return deliver_text(__func__, buffer, size, [] { return statistics_json(); });
 }
 
-void gfx942sim_reset_statistics() { reset_statistics(); }
+void gfx942sim_reset_statistics() {
+  reset_statistics();
+}
 
 size_t gfx942sim_coverage_json(char* buffer, size_t size) {
   return deliver_text(__func__, buffer, size, [] { return coverage_json(); });
 }
 
-// 0 when the code object is unusable; gfx942sim_last_error then says why.
 size_t gfx942sim_disassemble_json(const void* code_object, size_t bytes, char* buffer, size_t size) {
   return deliver_text(__func__, buffer, size, [&] {
     require_pointer(code_object, "code_object");
@@ -81,7 +84,9 @@ size_t gfx942sim_disassemble_json(const void* code_object, size_t bytes, char* b
   });
 }
 
-void gfx942sim_set_interrupt_callback(int (*callback)()) { set_interrupt_callback(callback); }
+void gfx942sim_set_interrupt_callback(int (*callback)()) {
+  set_interrupt_callback(callback);
+}
 
 }  // extern "C"
 #pragma GCC visibility pop

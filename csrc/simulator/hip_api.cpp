@@ -114,7 +114,9 @@ hipError_t record_failure(const char* function, hipError_t code, const char* mes
   return code;
 }
 
-const char* last_failure_message() noexcept { return last_message.c_str(); }
+const char* last_failure_message() noexcept {
+  return last_message.c_str();
+}
 
 }  // namespace gfx942
 
@@ -123,9 +125,13 @@ using namespace gfx942;
 #pragma GCC visibility push(default)
 extern "C" {
 
-const char* hipGetErrorName(hipError_t error) { return error_text(error).name; }
+const char* hipGetErrorName(hipError_t error) {
+  return error_text(error).name;
+}
 
-const char* hipGetErrorString(hipError_t error) { return error_text(error).text; }
+const char* hipGetErrorString(hipError_t error) {
+  return error_text(error).text;
+}
 
 hipError_t hipGetLastError() {
   const hipError_t error = last_error;
@@ -133,7 +139,9 @@ hipError_t hipGetLastError() {
   return error;
 }
 
-hipError_t hipPeekAtLastError() { return last_error; }
+hipError_t hipPeekAtLastError() {
+  return last_error;
+}
 
 hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
   HIP_CALL({
@@ -182,8 +190,8 @@ hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, con
     const std::shared_ptr<const LoadedModule> loaded = find_module(module);
     const Function* found = loaded->function(name);
     if (!found)
-      throw HipError(hipErrorNotFound, std::string("no kernel '") + name + "' in this code object; it has: " +
-                                           loaded->kernel_names());
+      throw HipError(hipErrorNotFound, std::string("no kernel '") + name +
+                                           "' in this code object; it has: " + loaded->kernel_names());
     std::lock_guard lock(locks().handles);
     handles().functions[found] = loaded;
     *function = reinterpret_cast<hipFunction_t>(const_cast<Function*>(found));
@@ -195,7 +203,8 @@ hipError_t hipModuleGetGlobal(hipDeviceptr_t* address, size_t* bytes, hipModule_
     require_pointer(name, "name");
     const std::shared_ptr<const LoadedModule> loaded = find_module(module);
     const LoadedModule::Global* found = loaded->global(name);
-    if (!found) throw HipError(hipErrorNotFound, std::string("no variable '") + name + "' in this code object");
+    if (!found)
+      throw HipError(hipErrorNotFound, std::string("no variable '") + name + "' in this code object");
     if (address) *address = found->address;
     if (bytes) *bytes = found->bytes;
   });
@@ -208,8 +217,9 @@ hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x, unsign
   HIP_CALL({
     const std::shared_ptr<const Function> found = find_function(function);
     check_stream(stream);
-    launch_kernel(*found, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds_bytes, parameters,
-                           extra});
+    launch_kernel(
+        *found,
+        {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_lds_bytes, parameters, extra});
   });
 }
 
@@ -250,8 +260,8 @@ hipError_t hipFuncSetAttribute(const void* function, hipFuncAttribute attribute,
   });
 }
 
-hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFunction_t function, int block_size,
-                                                              size_t dynamic_lds_bytes) {
+hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFunction_t function,
+                                                              int block_size, size_t dynamic_lds_bytes) {
   HIP_CALL({
     require_pointer(blocks, "blocks");
     const std::shared_ptr<const Function> found = find_function(function);

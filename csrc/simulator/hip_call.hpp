@@ -17,7 +17,9 @@ const char* last_failure_message() noexcept;
 // Throws HipError(hipErrorInvalidHandle) unless it is the default stream or one that was created here.
 void check_stream(hipStream_t stream);
 
-[[noreturn]] inline void refuse_value(const std::string& message) { throw HipError(hipErrorInvalidValue, message); }
+[[noreturn]] inline void refuse_value(const std::string& message) {
+  throw HipError(hipErrorInvalidValue, message);
+}
 
 template <typename T>
 void require_pointer(const T* pointer, const char* name) {

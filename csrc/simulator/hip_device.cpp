@@ -42,7 +42,8 @@ T* add(std::unique_ptr<T> object) {
 // Call with the handles locked.
 ihipEvent_t& find_event(hipEvent_t event) {
   if (!live<ihipEvent_t>().count(event))
-    throw HipError(hipErrorInvalidHandle, "event " + hex(reinterpret_cast<uint64_t>(event)) + " does not exist");
+    throw HipError(hipErrorInvalidHandle,
+                   "event " + hex(reinterpret_cast<uint64_t>(event)) + " does not exist");
   return *event;
 }
 
@@ -116,7 +117,8 @@ void check_stream(hipStream_t stream) {
   if (reinterpret_cast<uintptr_t>(stream) <= 2) return;
   std::lock_guard lock(locks().handles);
   if (!live<ihipStream_t>().count(stream))
-    throw HipError(hipErrorInvalidHandle, "stream " + hex(reinterpret_cast<uint64_t>(stream)) + " does not exist");
+    throw HipError(hipErrorInvalidHandle,
+                   "stream " + hex(reinterpret_cast<uint64_t>(stream)) + " does not exist");
 }
 
 }  // namespace gfx942

@@ -37,9 +37,10 @@ void copy(void* destination, const void* source, uint64_t bytes, hipMemcpyKind k
   if (kind < hipMemcpyHostToHost || kind > hipMemcpyDefault)
     throw HipError(hipErrorInvalidMemcpyDirection, "kind " + std::to_string(kind) + "; allowed are 0 to 4");
   if (!bytes) return;
-  check_range("destination", destination, bytes, kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice,
-              true);
-  check_range("source", source, bytes, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice, false);
+  check_range("destination", destination, bytes,
+              kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice, true);
+  check_range("source", source, bytes, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice,
+              false);
   std::memmove(destination, source, bytes);
 }
 
@@ -110,7 +111,8 @@ hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned flags) {
     if (DeviceMemory::instance().is_registered(pointer, Origin::kHip))
       throw HipError(hipErrorHostMemoryAlreadyRegistered, describe(pointer, bytes));
     constexpr unsigned kReadOnly = 8;
-    DeviceMemory::instance().register_range(pointer, bytes, "hipHostRegister", !(flags & kReadOnly), Origin::kHip);
+    DeviceMemory::instance().register_range(pointer, bytes, "hipHostRegister", !(flags & kReadOnly),
+                                            Origin::kHip);
   });
 }
 
@@ -155,7 +157,8 @@ hipError_t hipMemcpy(void* destination, const void* source, size_t bytes, hipMem
   HIP_CALL({ copy(destination, source, bytes, kind); });
 }
 
-hipError_t hipMemcpyAsync(void* destination, const void* source, size_t bytes, hipMemcpyKind kind, hipStream_t) {
+hipError_t hipMemcpyAsync(void* destination, const void* source, size_t bytes, hipMemcpyKind kind,
+                          hipStream_t) {
   HIP_CALL({ copy(destination, source, bytes, kind); });
 }
 

@@ -72,16 +72,17 @@ std::vector<uint8_t> copy_elf(const Source& source, uint64_t base, uint64_t limi
   if (std::memcmp(header.data(), "\177ELF", 4) != 0) invalid("neither an ELF file nor an offload bundle");
   const uint64_t table = field<uint64_t>(header, 32);
   const uint64_t entry_bytes = field<uint16_t>(header, 54), count = field<uint16_t>(header, 56);
-  if (entry_bytes != 56 || table > kMaxImageBytes) invalid("malformed ELF program headers");
+  if ((count && entry_bytes != 56) || table > kMaxImageBytes) invalid("malformed ELF program headers");
   uint64_t extent = std::max<uint64_t>(64, table + count * entry_bytes);
   const std::vector<uint8_t> programs = source.read(base + table, count * entry_bytes);
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t offset = field<uint64_t>(programs, i * 56 + 8), bytes = field<uint64_t>(programs, i * 56 + 32);
+    const uint64_t offset = field<uint64_t>(programs, i * 56 + 8),
+                   bytes = field<uint64_t>(programs, i * 56 + 32);
     if (offset > kMaxImageBytes || bytes > kMaxImageBytes) invalid("an ELF segment exceeds 1 GiB");
     extent = std::max(extent, offset + bytes);
   }
-  if (extent > limit) invalid("truncated: its segments end at byte " + std::to_string(extent) + " of " +
-                              std::to_string(limit));
+  if (extent > limit)
+    invalid("truncated: its segments end at byte " + std::to_string(extent) + " of " + std::to_string(limit));
   return source.read(base, extent);
 }
 
@@ -102,18 +103,20 @@ std::vector<uint8_t> copy_bundled(const Source& source) {
     const std::vector<uint8_t> entry = source.read(cursor, 24);
     const uint64_t offset = field<uint64_t>(entry, 0), bytes = field<uint64_t>(entry, 8);
     const uint64_t name_bytes = field<uint64_t>(entry, 16);
-    if (name_bytes > 1024) invalid("malformed offload bundle: an entry's name has " + std::to_string(name_bytes) +
-                                   " bytes");
+    if (name_bytes > 1024)
+      invalid("malformed offload bundle: an entry's name has " + std::to_string(name_bytes) + " bytes");
     const std::vector<uint8_t> name = source.read(cursor + 24, name_bytes);
     const std::string triple(name.begin(), name.end());
     if (is_for_gfx942(triple)) {
-      if (offset > kMaxImageBytes || bytes > kMaxImageBytes) invalid("malformed offload bundle: entry exceeds 1 GiB");
+      if (offset > kMaxImageBytes || bytes > kMaxImageBytes)
+        invalid("malformed offload bundle: entry exceeds 1 GiB");
       return copy_elf(source, offset, bytes);
     }
     seen += (seen.empty() ? "" : ", ") + triple;
     cursor += 24 + name_bytes;
   }
-  throw HipError(hipErrorNoBinaryForGpu, "the offload bundle holds no code object for gfx942, only for: " + seen);
+  throw HipError(hipErrorNoBinaryForGpu,
+                 "the offload bundle holds no code object for gfx942, only for: " + seen);
 }
 
 std::vector<uint8_t> copy_from(const Source& source, uint64_t limit) {

@@ -18,7 +18,9 @@ constexpr uint32_t kSharedBaseHigh = 0x00010000, kPrivateBaseHigh = 0x00020000;
   throw HipError(hipErrorInvalidValue, "kernel " + function.kernel.name + ": " + message);
 }
 
-uint64_t line_up(uint64_t bytes) { return (bytes + kLine - 1) & ~(kLine - 1); }
+uint64_t line_up(uint64_t bytes) {
+  return (bytes + kLine - 1) & ~(kLine - 1);
+}
 
 struct Packed {
   const uint8_t* buffer = nullptr;
@@ -56,9 +58,8 @@ uint64_t hidden_value(const std::string& kind, const LaunchRequest& request, uin
   if (starts("hidden_group_size_")) return request.block[axis()];
   if (starts("hidden_remainder_")) return 0;  // HIP launches whole workgroups only
   if (starts("hidden_global_offset_")) return 0;
-  if (kind == "hidden_grid_dims") return request.grid[2] * request.block[2] > 1   ? 3
-                                         : request.grid[1] * request.block[1] > 1 ? 2
-                                                                                  : 1;
+  if (kind == "hidden_grid_dims")
+    return request.grid[2] * request.block[2] > 1 ? 3 : request.grid[1] * request.block[1] > 1 ? 2 : 1;
   if (kind == "hidden_dynamic_lds_size") return request.dynamic_lds;
   if (kind == "hidden_private_base") return kPrivateBaseHigh;
   if (kind == "hidden_shared_base") return kSharedBaseHigh;
@@ -75,9 +76,10 @@ DispatchMemory::DispatchMemory(const Function& function, const LaunchRequest& re
   if (request.extra) packed = read_extra(function, request.extra);
   const uint64_t needed = metadata.explicit_bytes();
   if (request.parameters ? !metadata.arguments_listed : packed.bytes < needed)
-    refuse(function, request.parameters ? "its metadata doesn't list its arguments: pass them packed, in `extra`"
-                                        : "the argument buffer has " + std::to_string(packed.bytes) +
-                                              " bytes, its arguments take " + std::to_string(needed));
+    refuse(function, request.parameters
+                         ? "its metadata doesn't list its arguments: pass them packed, in `extra`"
+                         : "the argument buffer has " + std::to_string(packed.bytes) +
+                               " bytes, its arguments take " + std::to_string(needed));
 
   const uint64_t kernarg_bytes = line_up(std::max({metadata.kernarg_bytes, packed.bytes, kLine}));
   packet_offset_ = kernarg_bytes;

@@ -40,9 +40,11 @@ void validate(const Function& function, const LaunchRequest& request) {
   uint64_t work_items = 1;
   double workgroups = 1;
   for (size_t i = 0; i < 3; ++i) {
-    if (!request.grid[i]) refuse(hipErrorInvalidConfiguration, "grid " + dimensions(request.grid) + " is empty");
+    if (!request.grid[i])
+      refuse(hipErrorInvalidConfiguration, "grid " + dimensions(request.grid) + " is empty");
     if (!request.block[i] || request.block[i] > kMaxWorkItems)
-      refuse(hipErrorInvalidConfiguration, "block " + dimensions(request.block) + ": each extent is 1 to 1024");
+      refuse(hipErrorInvalidConfiguration,
+             "block " + dimensions(request.block) + ": each extent is 1 to 1024");
     if (uint64_t{request.grid[i]} * request.block[i] > UINT32_MAX)
       refuse(hipErrorInvalidConfiguration, "grid " + dimensions(request.grid) + " of blocks " +
                                                dimensions(request.block) +
@@ -51,7 +53,8 @@ void validate(const Function& function, const LaunchRequest& request) {
     workgroups *= request.grid[i];
   }
   if (workgroups > kMaxWorkgroups)
-    refuse(hipErrorInvalidConfiguration, "grid " + dimensions(request.grid) + " has more than 2^48 workgroups");
+    refuse(hipErrorInvalidConfiguration,
+           "grid " + dimensions(request.grid) + " has more than 2^48 workgroups");
   const uint64_t limit = std::min<uint64_t>(kMaxWorkItems, metadata.max_flat_workgroup_size);
   if (work_items > limit)
     refuse(hipErrorInvalidConfiguration, "block " + dimensions(request.block) + " has " +
@@ -59,8 +62,8 @@ void validate(const Function& function, const LaunchRequest& request) {
                                              std::to_string(limit));
   const auto& required = metadata.required_workgroup_size;
   if (required[0] && required != request.block)
-    refuse(hipErrorInvalidConfiguration, "block " + dimensions(request.block) + ", the kernel requires " +
-                                             dimensions(required));
+    refuse(hipErrorInvalidConfiguration,
+           "block " + dimensions(request.block) + ", the kernel requires " + dimensions(required));
   const uint64_t lds = metadata.group_bytes + request.dynamic_lds;
   if (lds > kLdsBytes)
     refuse(hipErrorLaunchOutOfResources, std::to_string(metadata.group_bytes) + " bytes of static and " +
@@ -84,13 +87,15 @@ class ProgressLine {
     shown_ = true;
     char remaining[32] = "?";
     if (done) {
-      const auto left = static_cast<uint64_t>(seconds / static_cast<double>(done) * static_cast<double>(total - done));
+      const auto left =
+          static_cast<uint64_t>(seconds / static_cast<double>(done) * static_cast<double>(total - done));
       std::snprintf(remaining, sizeof remaining, "%llu:%02llu", static_cast<unsigned long long>(left / 60),
                     static_cast<unsigned long long>(left % 60));
     }
     std::fprintf(stderr, "\rsimulating %s: %llu of %llu workgroups, %.1f M instructions/s, %s left  ",
-                 kernel_.c_str(), static_cast<unsigned long long>(done), static_cast<unsigned long long>(total),
-                 static_cast<double>(instructions) / seconds * 1e-6, remaining);
+                 kernel_.c_str(), static_cast<unsigned long long>(done),
+                 static_cast<unsigned long long>(total), static_cast<double>(instructions) / seconds * 1e-6,
+                 remaining);
     std::fflush(stderr);
   }
 
@@ -119,7 +124,8 @@ bool wait_for(Job& job, ProgressLine& progress, Clock::time_point start) {
     if (job.failure && Clock::now() - job.failed_at > kGrace) job.cancel();
     const uint64_t done = job.done, instructions = job.counters.instructions;
     lock.unlock();
-    progress.update(done, job.total, instructions, std::chrono::duration<double>(Clock::now() - start).count());
+    progress.update(done, job.total, instructions,
+                    std::chrono::duration<double>(Clock::now() - start).count());
     const auto callback = interrupt_callback.load();
     const bool stop = !interrupted && callback && callback();
     lock.lock();
@@ -136,7 +142,9 @@ bool wait_for(Job& job, ProgressLine& progress, Clock::time_point start) {
 
 }  // namespace
 
-void set_interrupt_callback(int (*callback)()) { interrupt_callback.store(callback); }
+void set_interrupt_callback(int (*callback)()) {
+  interrupt_callback.store(callback);
+}
 
 void launch_kernel(const Function& function, const LaunchRequest& request) {
   const Options current = options();
@@ -165,7 +173,8 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
     ProgressLine progress(function.kernel.name, current.progress);
     interrupted = wait_for(job, progress, start);
   }
-  record_launch(function.kernel.name, job.counters, std::chrono::duration<double>(Clock::now() - start).count());
+  record_launch(function.kernel.name, job.counters,
+                std::chrono::duration<double>(Clock::now() - start).count());
   if (job.failure) {
     try {
       std::rethrow_exception(job.failure);

@@ -12,7 +12,8 @@ namespace gfx942 {
 // When workgroups fail, the one with the lowest index (x fastest) is reported, whatever the thread count.
 void launch_kernel(const Function& function, const LaunchRequest& request);
 
-// `callback` is called about every 100 ms by the thread that launches; nonzero ends the launch. nullptr: none.
+// `callback` is called about every 100 ms by the thread that launches; nonzero ends the launch. nullptr:
+// none.
 void set_interrupt_callback(int (*callback)());
 
 }  // namespace gfx942

@@ -42,6 +42,8 @@ Locks& locks() {
   return *instance;
 }
 
-unsigned fork_generation() { return generation.load(std::memory_order_relaxed); }
+unsigned fork_generation() {
+  return generation.load(std::memory_order_relaxed);
+}
 
 }  // namespace gfx942

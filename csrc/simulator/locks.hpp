@@ -7,9 +7,9 @@ namespace gfx942 {
 
 // Order of acquisition: top to bottom. The object is never destroyed: threads may outlive static storage.
 struct Locks {
-  std::mutex handles;     // modules, streams, events
-  std::mutex memory;      // registrations and allocations
-  std::mutex pool;        // worker threads and their queue
+  std::mutex handles;  // modules, streams, events
+  std::mutex memory;   // registrations and allocations
+  std::mutex pool;     // worker threads and their queue
   std::mutex statistics;
   std::mutex options;
 };

@@ -62,7 +62,8 @@ class Reader {
     case 0xDD: return array(big_endian(4), depth);
     case 0xDE: return map(big_endian(2), depth);
     case 0xDF: return map(big_endian(4), depth);
-    default: throw std::runtime_error("metadata: MessagePack type " + std::to_string(tag) + " is not expected");
+    default:
+      throw std::runtime_error("metadata: MessagePack type " + std::to_string(tag) + " is not expected");
     }
   }
 

@@ -80,9 +80,8 @@ void read_environment(Settings& current) {
   Options read = current.options;
   for (const char* name : {"threads", "check", "matrix", "progress", "compute_units", "xcds"}) {
     std::string variable = std::string("LITEATTENTION_ROCM_SIM_") + name;
-    std::transform(variable.begin(), variable.end(), variable.begin(), [](char c) {
-      return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-    });
+    std::transform(variable.begin(), variable.end(), variable.begin(),
+                   [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
     const char* value = std::getenv(variable.c_str());
     if (!value || !*value) continue;
     try {

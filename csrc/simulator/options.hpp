@@ -12,7 +12,7 @@ struct Options {
   Checks checks;
   MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
   enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one
-  int compute_units = 304;  // of an MI300X
+  int compute_units = 304;                                                      // of an MI300X
   int xcds = 8;
 };
 

@@ -29,7 +29,12 @@ void append(std::string& text, const char* key, uint64_t number) {
 size_t utf8_length(const std::string& text, size_t i) {
   const auto byte = [&](size_t k) { return k < text.size() ? static_cast<uint8_t>(text[k]) : uint8_t{0}; };
   const uint8_t lead = byte(i);
-  const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  const size_t length = lead < 0x80   ? 1
+                        : lead < 0xC2 ? 0
+                        : lead < 0xE0 ? 2
+                        : lead < 0xF0 ? 3
+                        : lead < 0xF5 ? 4
+                                      : 0;
   for (size_t k = 1; k < length; ++k)
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
   // Overlong forms, surrogates and code points above U+10FFFF.
@@ -57,8 +62,9 @@ void record_launch(const std::string& kernel, const Counters& counters, double s
 }
 
 std::string statistics_json() {
-  static constexpr const char* kCategories[] = {"scalar", "scalar_memory", "vector", "transcendental", "matrix",
-                                                "lds", "vector_memory", "control", "wait", "barrier"};
+  static constexpr const char* kCategories[] = {"scalar", "scalar_memory", "vector",        "transcendental",
+                                                "matrix", "lds",           "vector_memory", "control",
+                                                "wait",   "barrier"};
   std::lock_guard lock(locks().statistics);
   std::string text = "{\"kernels\":{";
   const char* separator = "";
@@ -81,7 +87,8 @@ std::string statistics_json() {
   text += "},\"hip_calls\":{";
   std::map<std::string, uint64_t> calls;
   for (const CallCounter* counter = first_counter; counter; counter = counter->next_)
-    if (const uint64_t count = counter->calls_.load(std::memory_order_relaxed)) calls[counter->function_] = count;
+    if (const uint64_t count = counter->calls_.load(std::memory_order_relaxed))
+      calls[counter->function_] = count;
   separator = "";
   for (const auto& [function, count] : calls) {
     text += separator + json_string(function) + ":" + std::to_string(count);

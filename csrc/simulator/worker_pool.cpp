@@ -36,8 +36,8 @@ Job* pick(const Pool& pool) {
 }
 
 void run_one(Job& job, Machine& machine, std::unique_lock<std::mutex>& lock) {
-  Job::Slot& slot =
-      *std::find_if(job.slots.begin(), job.slots.end(), [](const Job::Slot& candidate) { return !candidate.busy; });
+  Job::Slot& slot = *std::find_if(job.slots.begin(), job.slots.end(),
+                                  [](const Job::Slot& candidate) { return !candidate.busy; });
   const uint64_t workgroup = job.next++;
   slot.busy = true;
   slot.workgroup = workgroup;

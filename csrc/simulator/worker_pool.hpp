@@ -16,9 +16,9 @@ struct Job {
   Job(const Launch& launch, unsigned max_workers);
 
   const Launch launch;
-  const uint64_t total;        // workgroups
+  const uint64_t total;  // workgroups
   uint64_t next = 0, done = 0;
-  unsigned active = 0;         // workers inside
+  unsigned active = 0;  // workers inside
   bool cancelled = false;
   uint64_t failed_workgroup = UINT64_MAX;
   std::exception_ptr failure;
