@@ -33,6 +33,32 @@ int32_t sign_extend(uint32_t value, unsigned bits) {
   return int32_t((value ^ sign) - sign);
 }
 
+// Instructions that name a register by its number, or jump to it.
+bool needs_register_source(Op op) {
+  switch (op) {
+    case Op::S_MOVRELS_B32:
+    case Op::S_MOVRELS_B64:
+    case Op::S_SETPC_B64:
+    case Op::S_SWAPPC_B64:
+    case Op::S_RFE_B64:
+    case Op::S_CBRANCH_JOIN: return true;
+    default: return false;
+  }
+}
+
+bool has_no_immediate(Op op) {
+  switch (op) {
+    case Op::S_BARRIER:
+    case Op::S_WAKEUP:
+    case Op::S_ICACHE_INV:
+    case Op::S_TTRACEDATA:
+    case Op::S_ENDPGM_SAVED:
+    case Op::S_SET_GPR_IDX_OFF:
+    case Op::S_ENDPGM_ORDERED_PS_DONE: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 uint64_t inline_constant(uint32_t code, const OperandType& type) {
@@ -42,7 +68,8 @@ uint64_t inline_constant(uint32_t code, const OperandType& type) {
   }
   const uint32_t i = code - kFirstFloat;
   if (type.bits == 64) return kFloat64[i];
-  if (type.bits == 16 && type.kind == OperandType::Kind::kFloat) return kFloat16[i];
+  const bool packed_integers = type.count > 1 && type.kind != OperandType::Kind::kFloat;
+  if (type.bits == 16 && !packed_integers) return kFloat16[i];
   return kFloat32[i];
 }
 
@@ -181,7 +208,9 @@ bool Decoder::scalar_alu(uint32_t word) {
       return row_->dst.present() ? false : fail("reserved destination field of SOP1");
     if (row_->sources == 0)
       return bits(word, 0, 8) == 0 || fail("reserved source field of SOP1");
-    return source(bits(word, 0, 8), row_->src[0], true, out_.src[0]);
+    if (!source(bits(word, 0, 8), row_->src[0], true, out_.src[0])) return false;
+    return out_.src[0].kind == Operand::Kind::kScalar || !needs_register_source(out_.op) ||
+           fail("the source must be a scalar register");
   }
   if (bits(word, 23, 9) == 0x17E) {  // SOPC
     if (!find(Encoding::kSopc, sdst, "SOPC")) return false;
@@ -210,6 +239,7 @@ bool Decoder::scalar_immediate(uint32_t word) {
 
 bool Decoder::program_control(uint32_t word) {
   if (!find(Encoding::kSopp, bits(word, 16, 7), "SOPP")) return false;
+  if (bits(word, 0, 16) && has_no_immediate(out_.op)) return fail("reserved immediate of SOPP is set");
   out_.offset = sign_extend(bits(word, 0, 16), 16);
   return true;
 }
@@ -226,6 +256,10 @@ bool Decoder::scalar_memory() {
                                : bits(word, 6, 7) != 0)
     return row_->dst.present() ? false : fail("reserved data field of SMEM");
   if (bits(word, 15, 1)) return fail("reserved bit 15 of SMEM is set");
+  if (out_.dst.kind == Operand::Kind::kScalar && out_.dst.index >= kM0)
+    return fail("SMEM data cannot be M0 or EXEC");
+  if (out_.sc0 && (row_->dst.kind == OperandType::Kind::kImmediate || !row_->dst.present()))
+    return fail("reserved bit 16 of SMEM is set");
   if (row_->sources == 0) {
     if (bits(word, 0, 6) || immediate || register_offset || out_.sc0 || next)
       return fail("reserved bits of an SMEM instruction without address are set");
@@ -234,6 +268,7 @@ bool Decoder::scalar_memory() {
   if (!scalar_register(bits(word, 0, 6) * 2, row_->src[0].dwords, out_.src[0])) return false;
   const OperandType one{OperandType::Kind::kScalar, 32, 1, 1};
   if (immediate) out_.offset = sign_extend(bits(next, 0, 21), 21);
+  out_.offen = immediate && register_offset;
   if (register_offset) return scalar_register(bits(next, 25, 7), one.dwords, out_.src[1]);
   if (bits(next, 25, 7)) return fail("reserved offset register field of SMEM");
   if (!immediate) return scalar_register(bits(next, 0, 7), one.dwords, out_.src[1]);

@@ -105,13 +105,17 @@ bool Decoder::buffer(bool typed) {
   const OperandType& data = row.sources ? row.src[0] : row.dst;
   const bool cache_control = !row.dst.present() && row.sources == 0;
   if (cache_control) {
-    if (out_.offset || out_.offen || out_.idxen || out_.lds || next) return fail("reserved bits of MUBUF are set");
+    const bool scopes = out_.op == Op::BUFFER_WBL2 || out_.op == Op::BUFFER_INV;
+    if (out_.offset || out_.offen || out_.idxen || out_.lds || out_.nt || next ||
+        (!scopes && (out_.sc0 || out_.sc1)))
+      return fail("reserved bits of MUBUF are set");
     return true;
   }
   if (out_.lds && !can_load_lds(out_.op)) return fail("the lds bit of MUBUF on an instruction that has none");
   const bool without_data = out_.lds;
   if (without_data) {
-    if (bits(next, 8, 8) || accumulator) return fail("reserved data field of MUBUF");
+    if (accumulator || (row.dst.kind == OperandType::Kind::kLds && (out_.offen || out_.idxen)))
+      return fail("a transfer to LDS has no register");
   } else if (row.dst.kind == OperandType::Kind::kLds) {
     return fail("buffer_store_lds_dword without the lds bit");
   } else {
@@ -166,7 +170,6 @@ bool Decoder::flat() {
     if (with_saddr && !scalar_register(saddr, scratch ? 1 : 2, out_.src[1])) return false;
   }
   if (scratch && !vector_offset) {
-    if (vaddr != 0) return fail("reserved address field of SCRATCH");
     out_.src[0] = off();
   } else if (!vector_register(vaddr, scratch || with_saddr ? 1 : 2, false, out_.src[0])) {
     return false;
@@ -177,8 +180,7 @@ bool Decoder::flat() {
   out_.lds = lds;
   const bool has_data = row.sources != 0;
   const bool has_result = row.dst.present() && !lds && (!has_data || out_.sc0);
-  if ((!has_data && vdata) || (!has_result && vdst) || (lds && accumulator))
-    return fail("reserved register field of FLAT, GLOBAL or SCRATCH");
+  if (lds && accumulator) return fail("a transfer to LDS has no register");
   if (has_data && !vector_register(vdata, row.src[0].dwords, accumulator, out_.src[2])) return false;
   if (has_result && !vector_register(vdst, row.dst.dwords, accumulator, out_.dst)) return false;
   note_vector_operands();

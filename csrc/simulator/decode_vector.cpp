@@ -92,7 +92,7 @@ bool Decoder::sdwa(uint32_t word, bool has_source1, uint32_t source1) {
     out_.clamp = bits(word, 13, 1);
     out_.omod = uint8_t(bits(word, 14, 2));
     if (sdwa.dst_sel > 6 || sdwa.dst_unused > 2) return fail("reserved destination selection of SDWA");
-    if (out_.omod && !row_->omod) return fail("SDWA output modifier on an instruction that has none");
+    if (out_.omod && !(row_->omod && is_float(row_->dst))) return fail("SDWA output modifier on an instruction that has none");
   }
   sdwa.src0_sel = uint8_t(bits(word, 16, 3));
   sdwa.src0_sext = bits(word, 19, 1);
@@ -104,16 +104,26 @@ bool Decoder::sdwa(uint32_t word, bool has_source1, uint32_t source1) {
     return scalar ? source(code, type, false, operand) : vector_register(code, type.dwords, false, operand);
   };
   if (!register_source(bits(word, 0, 8), bits(word, 23, 1), row_->src[0], out_.src[0])) return false;
-  if (!has_source1) return bits(word, 24, 8) == 0 || fail("reserved source bits of SDWA are set");
+  if (!has_source1) return sdwa_modifiers() && (bits(word, 24, 8) == 0 || fail("reserved source bits of SDWA are set"));
   sdwa.src1_sel = uint8_t(bits(word, 24, 3));
   sdwa.src1_sext = bits(word, 27, 1);
   out_.neg |= uint8_t(bits(word, 28, 1) << 1);
   out_.abs |= uint8_t(bits(word, 29, 1) << 1);
   if (sdwa.src1_sel > 6 || bits(word, 30, 1)) return fail("reserved source bits of SDWA are set");
-  for (unsigned i = 0; i < 2; ++i)
-    if (!is_float(row_->src[i]) && out_.op != Op::V_CNDMASK_B32 && (((out_.neg | out_.abs) >> i) & 1))
+  return sdwa_modifiers() && register_source(source1, bits(word, 31, 1), row_->src[1], out_.src[1]);
+}
+
+bool Decoder::sdwa_modifiers() {
+  const Sdwa& sdwa = out_.sdwa;
+  for (unsigned i = 0; i < 2; ++i) {
+    if (((out_.neg | out_.abs) >> i & 1) && !source_allowed(i))
       return fail("SDWA floating-point modifier on an integer source");
-  return register_source(source1, bits(word, 31, 1), row_->src[1], out_.src[1]);
+    if ((i == 0 ? sdwa.src0_sext : sdwa.src1_sext) && source_allowed(i))
+      return fail("SDWA sign extension of a floating-point source");
+  }
+  const bool whole = sdwa.dst_sel == 6 && sdwa.dst_unused == 0 && !out_.clamp && !sdwa.src0_sext;
+  if (is_small_float_conversion(out_.op) && !whole) return fail("SDWA modifier on a conversion that has none");
+  return true;
 }
 
 bool Decoder::dpp(uint32_t word, bool has_source1, uint32_t source1) {
@@ -127,20 +137,19 @@ bool Decoder::dpp(uint32_t word, bool has_source1, uint32_t source1) {
   out_.abs = uint8_t(bits(word, 21, 1) | bits(word, 23, 1) << 1);
   if (bits(word, 17, 2)) return fail("reserved bits of DPP are set");
   if (!valid_dpp_control(dpp.ctrl)) return fail("reserved DPP control " + std::to_string(dpp.ctrl));
-  const bool wide = row_->dst.bits == 64 || row_->src[0].bits == 64;
+  for (unsigned i = 0; i < 2; ++i)
+    if (((out_.neg | out_.abs) >> i & 1) && !source_allowed(i)) return fail("DPP modifier on an integer source");
+  const bool wide = row_->dst.dwords > 1 || row_->src[0].dwords > 1;
   if (wide && (dpp.ctrl < 0x150 || dpp.ctrl > 0x15F)) return fail("64-bit DPP supports only row_newbcast");
   if (!vector_register(bits(word, 0, 8), row_->src[0].dwords, false, out_.src[0])) return false;
   if (!has_source1) return bits(word, 22, 2) == 0 || fail("reserved source bits of DPP are set");
   return vector_register(source1, row_->src[1].dwords, false, out_.src[1]);
 }
 
-// Whether source i of a VOP3 instruction may be negated.
+// Whether source i has floating-point modifiers.
 bool Decoder::source_allowed(unsigned i) {
-  if (!row_->neg || i >= row_->sources) return false;
-  if (row_->src[i].kind == OperandType::Kind::kLaneMask) return false;
-  const bool is_class = row_->dst.kind == OperandType::Kind::kLaneMask && is_float(row_->src[0]) &&
-                        row_->src[1].kind == OperandType::Kind::kBits;
-  return !is_class || i == 0;
+  if (i >= row_->sources) return false;
+  return is_float(row_->src[i]) || (out_.op == Op::V_CNDMASK_B32 && i < 2);
 }
 
 bool Decoder::vop3() {
@@ -169,7 +178,7 @@ bool Decoder::vop3() {
   out_.neg = uint8_t(bits(next, 29, 3));
 
   for (unsigned i = 0; i < 3; ++i)
-    if (((out_.neg | out_.abs) >> i & 1) && !source_allowed(i))
+    if (((out_.neg | out_.abs) >> i & 1) && !(row.neg && source_allowed(i)))
       return fail("VOP3 negates source " + std::to_string(i) + " of an instruction that cannot");
   if (out_.clamp && !row.clamp) return fail("VOP3 clamp on an instruction that has none");
   if (out_.omod && !row.omod) return fail("VOP3 output modifier on an instruction that has none");
@@ -184,7 +193,7 @@ bool Decoder::vop3() {
       if (code != 0) return fail("reserved source field " + std::to_string(i) + " of VOP3");
       continue;
     }
-    if (out_.op == Op::V_READLANE_B32 && i == 0) {
+    if ((out_.op == Op::V_READLANE_B32 && i == 0) || (out_.op == Op::V_MQSAD_U32_U8 && i == 2)) {
       if (!vector_source(code, type, false, out_.src[i])) return false;
       continue;
     }

@@ -53,6 +53,7 @@ private:
 
   bool short_vector(uint32_t word);  // VOP1, VOP2, VOPC
   bool sdwa(uint32_t word, bool has_source1, uint32_t source1);
+  bool sdwa_modifiers();
   bool dpp(uint32_t word, bool has_source1, uint32_t source1);
   bool vop3();
   bool vop3p();

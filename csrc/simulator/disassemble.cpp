@@ -104,7 +104,7 @@ void Text::scalar() {
     const std::string immediate = scalar_immediate_text(in_);
     if (in_.op == Op::S_SETREG_B32 || in_.op == Op::S_SETREG_IMM32_B32) operand(immediate);
     operand(in_.dst, row_.dst);
-    operand(in_.src[0], row_.src[0]);
+    operand(in_.src[0], {OperandType::Kind::kBits, 32, 1, 1});
     if (in_.op != Op::S_SETREG_B32 && in_.op != Op::S_SETREG_IMM32_B32) operand(immediate);
     return;
   }
@@ -116,7 +116,7 @@ void Text::scalar() {
 
 void Text::scalar_memory() {
   if (row_.dst.kind == OperandType::Kind::kImmediate)
-    operand(std::to_string(in_.offset1));
+    operand(in_.offset1 <= 64 ? std::to_string(in_.offset1) : signed_hex(in_.offset1));
   else
     operand(in_.dst, row_.dst);
   if (in_.src[0].kind != Kind::kNone) {
@@ -124,7 +124,7 @@ void Text::scalar_memory() {
     const OperandType one{OperandType::Kind::kScalar, 32, 1, 1};
     if (in_.src[1].kind != Kind::kNone) {
       operand(in_.src[1], one);
-      if (in_.offset) word("offset:" + signed_hex(in_.offset));
+      if (in_.offen) word("offset:" + signed_hex(in_.offset));
     } else {
       operand(signed_hex(in_.offset));
     }
@@ -139,15 +139,13 @@ void Text::vector_source(unsigned i) {
   std::string source = operand_text(in_.src[i], type);
   const bool sext = in_.sdwa.active && (i == 0 ? in_.sdwa.src0_sext : in_.sdwa.src1_sext);
   if (sext) source = "sext(" + source + ")";
-  if (in_.encoding != Encoding::kVop3p && in_.encoding != Encoding::kMfma) {
+  // VOP3P prints its modifiers as lists behind the operands, except where it has neg and abs.
+  if (in_.encoding != Encoding::kVop3p || row_.src[0].kind == OperandType::Kind::kMixed) {
     if (in_.abs >> i & 1) source = "|" + source + "|";
     if (in_.neg >> i & 1) {
       const bool bare_constant = in_.src[i].kind == Kind::kConstant && !(in_.abs >> i & 1);
       source = bare_constant ? "neg(" + source + ")" : "-" + source;
     }
-  } else if (row_.src[0].kind == OperandType::Kind::kMixed) {
-    if (in_.abs >> i & 1) source = "|" + source + "|";
-    if (in_.neg >> i & 1) source = "-" + source;
   }
   operand(source);
 }
@@ -155,7 +153,7 @@ void Text::vector_source(unsigned i) {
 void Text::sdwa() {
   static const char* const kSelect[] = {"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD"};
   static const char* const kUnused[] = {"UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE"};
-  if (in_.encoding != Encoding::kVopc) {
+  if (in_.encoding != Encoding::kVopc && !is_small_float_conversion(in_.op)) {
     word(std::string("dst_sel:") + kSelect[in_.sdwa.dst_sel]);
     word(std::string("dst_unused:") + kUnused[in_.sdwa.dst_unused]);
   }

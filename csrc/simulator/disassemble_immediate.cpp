@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include <iterator>
+
 #include "decoder.hpp"
 
 namespace gfx942 {
@@ -13,22 +15,14 @@ std::string hex(uint64_t value) {
   return text;
 }
 
-// LLVM writes a value that an inline constant can express in that notation, however it was encoded.
-std::string value_text(uint64_t value, const OperandType& type) {
-  static const char* const kFloatNames[] = {"0.5", "-0.5", "1.0", "-1.0", "2.0", "-2.0", "4.0", "-4.0"};
-  const bool half = type.bits == 16 && type.kind == OperandType::Kind::kFloat;
-  const int64_t integer = type.bits == 64   ? int64_t(value)
-                          : type.bits == 16 ? int64_t(int16_t(value))
-                                            : int64_t(int32_t(value));
-  if (integer >= -16 && integer <= 64) return std::to_string(integer);
-  const uint64_t pattern = half ? value & 0xFFFF : value;
+const char* float_name(uint64_t value, const OperandType& type) {
+  static const char* const kNames[] = {"0.5", "-0.5", "1.0", "-1.0", "2.0", "-2.0", "4.0", "-4.0"};
   for (uint32_t code = 240; code <= 248; ++code) {
-    if (inline_constant(code, type) != pattern) continue;
-    if (code < 248) return kFloatNames[code - 240];
+    if (inline_constant(code, type) != value) continue;
+    if (code < 248) return kNames[code - 240];
     return type.bits == 64 ? "0.15915494309189532" : "0.15915494";
   }
-  if (type.bits == 64 && type.kind == OperandType::Kind::kFloat) return hex(value >> 32);
-  return hex(type.bits == 64 ? value : uint32_t(value));
+  return nullptr;
 }
 
 std::string immediate16(int32_t value) {
@@ -99,8 +93,7 @@ std::string message_text(unsigned immediate) {
     default: break;
   }
   const bool has_operation = id == 2 || id == 3 || id == 15;
-  const unsigned used = has_operation ? (id == 15 ? 0x7Fu : 0x3FFu) : 0xFu;
-  const bool valid = name && !(immediate & ~used) && (!has_operation || operation_name) &&
+  const bool valid = name && (has_operation ? operation_name != nullptr : operation == 0) &&
                      !(id == 2 && operation == 0) && (with_stream || stream == 0);
   if (valid) {
     std::string text = std::string("sendmsg(") + name;
@@ -108,7 +101,7 @@ std::string message_text(unsigned immediate) {
     if (with_stream) text += ", " + std::to_string(stream);
     return text + ")";
   }
-  if (immediate & ~0x3FFu & ~0xFu) return std::to_string(immediate);
+  if (immediate != (id | operation << 4 | stream << 8)) return std::to_string(immediate);
   return "sendmsg(" + std::to_string(id) + ", " + std::to_string(operation) + ", " + std::to_string(stream) + ")";
 }
 
@@ -116,8 +109,26 @@ std::string message_text(unsigned immediate) {
 
 std::string signed_hex(int64_t value) { return value < 0 ? "-" + hex(uint64_t(-value)) : hex(uint64_t(value)); }
 
+// LLVM writes a value that an inline constant can express in that notation, however it was encoded; literals of
+// 64-bit operands excepted.
 std::string constant_text(const Operand& operand, const OperandType& type) {
-  return value_text(operand.value, type);
+  const uint64_t value = operand.value;
+  const bool is_float = type.kind == OperandType::Kind::kFloat, is_literal = operand.index == kLiteralCode;
+  if (type.kind == OperandType::Kind::kImmediate) return hex(value);  // K of v_fmamk and its relatives
+  if (type.bits == 64) {
+    if (is_literal && !is_float) return uint32_t(value) <= 64 ? std::to_string(value) : hex(uint32_t(value));
+    const char* name = float_name(value, type);
+    if (name) return name;
+    return is_literal ? hex(value >> 32) : std::to_string(int64_t(value));
+  }
+  const bool half = type.bits == 16 && type.count == 1;
+  const int32_t integer = half && is_float ? int16_t(value) : int32_t(value);
+  if (integer >= -16 && integer <= 64) return std::to_string(integer);
+  const bool as_float16 = half && is_float;
+  const OperandType single{OperandType::Kind::kFloat, 32, 1, 1};
+  const char* name = float_name(as_float16 ? value & 0xFFFF : value, half && !is_float ? single : type);
+  if (name) return name;
+  return hex(half ? value & 0xFFFF : uint32_t(value));
 }
 
 std::string gpr_index_text(unsigned mode) {
@@ -139,7 +150,7 @@ std::string program_control_text(const Instruction& instruction) {
     case Op::S_SENDMSG:
     case Op::S_SENDMSGHALT: return message_text(immediate);
     case Op::S_SET_GPR_IDX_MODE: return gpr_index_text(immediate);
-    case Op::S_ENDPGM: return immediate ? immediate16(instruction.offset) : "";
+    case Op::S_ENDPGM: return immediate ? std::to_string(immediate) : "";
     case Op::S_BRANCH:
     case Op::S_CBRANCH_SCC0:
     case Op::S_CBRANCH_SCC1:

@@ -196,7 +196,10 @@ bool reads_destination(Op op) {
 }
 
 bool is_matrix_sparse(Op op) { return std::strncmp(op_info(op).name, "v_smfmac", 8) == 0; }
-bool is_atomic(Op op) { return std::strstr(op_info(op).name, "_atomic_") != nullptr; }
-bool is_store(Op op) { return std::strstr(op_info(op).name, "_store_") != nullptr; }
+
+bool is_small_float_conversion(Op op) {
+  return op == Op::V_CVT_F32_FP8 || op == Op::V_CVT_F32_BF8 || op == Op::V_CVT_PK_F32_FP8 ||
+         op == Op::V_CVT_PK_F32_BF8;
+}
 
 }  // namespace gfx942
