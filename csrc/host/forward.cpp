@@ -1,5 +1,7 @@
 #include "host/forward.hpp"
 
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -71,7 +73,7 @@ ForwardArguments checked_arguments(const ForwardCall& call) {
   const double magnitude = std::fabs(call.scale);
   ForwardArguments arguments{};
   arguments.scale = static_cast<float>(magnitude);
-  arguments.scale_log2e = static_cast<float>(magnitude * kLog2E);
+  arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_MIN);
   if (!std::isfinite(arguments.scale) || !std::isfinite(arguments.scale_log2e))
     refuse("scale", std::to_string(call.scale), "a number whose product with log2(e) is finite in float32");
   arguments.query_sign_mask = call.scale < 0 ? kFlipSigns : 0;
