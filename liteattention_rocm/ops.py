@@ -10,7 +10,8 @@ FUNCTIONAL = "liteattention_rocm::attention"
 OUT = "liteattention_rocm::attention_out"
 
 torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}) -> (Tensor out, Tensor lse)")
-torch.library.define(OUT, f"({_INPUTS}, *, Tensor(a!) out, {_OPTIONS}) -> Tensor")
+# `out` is positional: torch.compile refuses a strided tensor as a keyword of that name.
+torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}) -> Tensor")
 
 
 def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False):
@@ -52,7 +53,7 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         out, lse = torch.ops.liteattention_rocm.attention(q, k, v, **options)
     else:
         arguments.check_tensor_types(out=out)
-        lse = torch.ops.liteattention_rocm.attention_out(q, k, v, out=out, **options)
+        lse = torch.ops.liteattention_rocm.attention_out(q, k, v, out, **options)
     return (out, lse) if return_lse else out
 
 
@@ -72,7 +73,7 @@ def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_ls
 
 
 @torch.library.impl(OUT, "default")
-def _attention_out(q, k, v, *, out, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
     rounding, scale = arguments.check_options(layout, rounding, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
@@ -98,7 +99,7 @@ def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", retu
 
 
 @torch.library.register_fake(OUT)
-def _attention_out_fake(q, k, v, *, out, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def _attention_out_fake(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
     arguments.check_options(layout, rounding, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)

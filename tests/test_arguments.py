@@ -237,7 +237,7 @@ def test_grad_is_refused_by_the_operators_too(no_launch):
     with pytest.raises(ValueError, match="q requires grad"):
         operators.attention(q, k, v)
     with pytest.raises(ValueError, match="q requires grad"):
-        operators.attention_out(q, k, v, out=tensor(SHAPE_Q))
+        operators.attention_out(q, k, v, tensor(SHAPE_Q))
 
 
 def test_grad_is_ignored_where_grad_mode_is_off():

@@ -14,6 +14,11 @@ OPTIONS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch.compiler.reset()
+
+
 def inputs(options, **sizes):
     return Case(17, 33, layout=options.get("layout", "bshd"), **sizes).inputs()
 
@@ -26,9 +31,9 @@ def test_opcheck(options):
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "bshd", "bhsd"])
 def test_opcheck_of_the_out_form(options):
     q, k, v = inputs(options, heads=6)
-    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v), {"out": torch.empty_like(q), **options})
+    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v, torch.empty_like(q)), options)
     strided = torch.zeros(*q.shape[:3], 200, dtype=q.dtype)[..., :128]
-    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v), {"out": strided, **options})
+    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v, strided), options)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -80,7 +85,7 @@ def test_fakes_refuse_what_the_operator_refuses():
     with pytest.raises(TypeError, match=r"q must have dtype torch\.bfloat16"):
         OPERATORS.attention(q.float(), k, v)
     with pytest.raises(ValueError, match="out must have shape"):
-        OPERATORS.attention_out(q, k, v, out=q[:1])
+        OPERATORS.attention_out(q, k, v, q[:1])
 
 
 def test_lse_is_empty_unless_asked_for():

@@ -175,7 +175,7 @@ def test_row_07_ones_stay_ones():
 def test_row_09_every_row_is_written_and_nothing_else(seqlen_q, layout):
     q, k, v = Case(seqlen_q, 62, layout=layout).inputs()
     out = GuardedOut(q.shape, gap=16)
-    lse = torch.ops.liteattention_rocm.attention_out(q, k, v, out=out.tensor, layout=layout, return_lse=True)
+    lse = torch.ops.liteattention_rocm.attention_out(q, k, v, out.tensor, layout=layout, return_lse=True)
     assert out.tensor.isfinite().all()
     assert lse.isfinite().all()
     out.check()
