@@ -156,8 +156,12 @@ def _read_json(function, *leading):
         buffer = ctypes.create_string_buffer(size)
         needed = function(*leading, buffer, size)
         if needed <= size:
-            return json.loads(buffer.value)
+            break
         size = needed
+    answer = json.loads(buffer.value)
+    if answer == {}:  # what the simulator answers where it fails
+        raise SimulatorError((library().gfx942sim_last_error() or b"no answer").decode(errors="replace"))
+    return answer
 
 
 def statistics() -> dict:
@@ -184,12 +188,7 @@ def disassemble(code_object: bytes) -> dict:
     Raises:
         SimulatorError: not a code object for gfx942.
     """
-    opened = library()
-    disassembly = _read_json(opened.gfx942sim_disassemble_json, code_object, len(code_object))
-    if not disassembly.get("instructions"):
-        detail = (opened.gfx942sim_last_error() or b"").decode(errors="replace")
-        raise SimulatorError(f"not a {ARCHITECTURE} code object of {len(code_object)} bytes: {detail}")
-    return disassembly
+    return _read_json(library().gfx942sim_disassemble_json, code_object, len(code_object))
 
 
 class Module:

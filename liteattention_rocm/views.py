@@ -89,4 +89,5 @@ def addressable(tensor, row_dim: int):
 
 def kernel_strides(tensor, dimensions) -> tuple[int, ...]:
     """Strides of the given dimensions in elements; 0 where the size is 1 and torch's stride means nothing."""
-    return tuple(tensor.stride(d) if tensor.shape[d] > 1 else 0 for d in dimensions)
+    shape, strides = tensor.shape, tensor.stride()
+    return tuple([strides[d] if shape[d] > 1 else 0 for d in dimensions])

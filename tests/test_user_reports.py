@@ -181,6 +181,25 @@ def test_row_09_every_row_is_written_and_nothing_else(seqlen_q, layout):
     out.check()
 
 
+def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
+    """A ROCm launch goes to the stream that is current on its device, whatever stream that is."""
+    launches = []
+    asked = []
+    pretended = SimpleNamespace(**{**vars(_C), "forward": lambda *arguments: launches.append(arguments)})
+    monkeypatch.setattr(runtime, "_C", pretended)
+    monkeypatch.setattr(runtime, "target", lambda device: runtime.Target(5, 3, "gfx942", 304))
+    for stream in (0, 0x7F00DEADBEE0):
+        monkeypatch.setattr(
+            torch.cuda,
+            "current_stream",
+            lambda index, stream=stream: asked.append(index) or SimpleNamespace(cuda_stream=stream),
+        )
+        liteattention_rocm.attention(*Case(4, 4).inputs())
+    assert asked == [3, 3]
+    assert [arguments[:4] for arguments in launches] == [(5, 3, "gfx942", 304)] * 2
+    assert [arguments[-1] for arguments in launches] == [0, 0x7F00DEADBEE0]
+
+
 def test_row_14_the_layout_of_lse():
     """[batch, heads, seqlen_q], natural logarithm, also where heads equals seqlen_q."""
     q, k, v = Case(5, 40, heads=5, kv_heads=5).inputs()
@@ -200,6 +219,21 @@ def test_row_15_batch_entries_are_independent():
     for index in range(4):
         entry = slice(index, index + 1)
         assert same_bits(liteattention_rocm.attention(q[entry], k[entry], v[entry]), out[entry])
+
+
+@pytest.mark.parametrize("compute_units", [304, 80, 38, 20])
+def test_row_16_any_number_of_compute_units(compute_units):
+    """MI300X, MI308X and partition modes: the same bits, and a plan that covers every query row and head."""
+    q, k, v = Case(400, 70).inputs()
+    expected = liteattention_rocm.attention(q, k, v)
+    try:
+        simulator.set_option("compute_units", compute_units)
+        assert runtime.target(q.device).compute_units == compute_units
+        assert same_bits(liteattention_rocm.attention(q, k, v), expected)
+    finally:
+        simulator.set_option("compute_units", 304)
+    plan = _C.plan(2, 3, 3, 400, 70, compute_units)
+    assert tuple(plan["grid"]) == (4, 3, 2) and tuple(plan["block"]) == (256, 1, 1)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from .. import _C, code_object, simulator
 
+UNKNOWN = "unknown"  # what the decoder does not understand
+
 
 def add_options(parser) -> None:
     parser.add_argument("code_object", nargs="?", type=Path, help="a file; default: the embedded ones")
@@ -48,12 +50,13 @@ def report(name: str, image: bytes, *, isa: bool) -> dict:
         disassembly = simulator.disassemble(image)
         instructions = disassembly["instructions"]
         entries = disassembly["kernels"]
-    spans = {entry["name"]: (entry["address"], entry["address"] + entry["size"]) for entry in entries}
+    begins = {entry["name"]: entry["address"] for entry in entries}
     kernels = []
     for kernel in parsed.kernels:
         one = {key: value for key, value in dataclasses.asdict(kernel).items() if key != "arguments"}
-        begin, end = spans.get(kernel.name, (0, 0))
-        body = [instruction for instruction in instructions if begin <= instruction["address"] < end]
+        begin = begins.get(kernel.name, 0)
+        span = range(begin, begin + kernel.code_bytes)
+        body = [instruction for instruction in instructions if instruction["address"] in span]
         one["instructions"] = len(body)
         one["mix"] = _frequencies(body, "category")
         one["most_frequent"] = dict(list(_frequencies(body, "op").items())[:12])
@@ -70,7 +73,9 @@ def report(name: str, image: bytes, *, isa: bool) -> dict:
 
 
 def _frequencies(instructions: list[dict], key: str) -> dict[str, int]:
-    return dict(collections.Counter(instruction[key] for instruction in instructions).most_common())
+    return dict(
+        collections.Counter(instruction[key] or UNKNOWN for instruction in instructions).most_common()
+    )
 
 
 def _print(one: dict) -> None:
@@ -91,4 +96,5 @@ def _print(one: dict) -> None:
             if counts:
                 print(f"  {title:<13} {', '.join(f'{count} {what}' for what, count in counts.items())}")
         for instruction in kernel.get("isa", ()):
-            print(f"  {instruction['address']:#08x}  {instruction['category']:<15} {instruction['text']}")
+            category = instruction["category"] or UNKNOWN
+            print(f"  {instruction['address']:#08x}  {category:<15} {instruction['text']}")
