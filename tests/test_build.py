@@ -1,0 +1,199 @@
+"""What a build produces, and what it refuses."""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from liteattention_rocm import _C, code_object
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECK = ROOT / "cmake" / "check_code_object.py"
+OFFENDERS = ROOT / "tests" / "stubs" / "offenders.hip"
+
+
+@pytest.fixture(scope="module")
+def compile_device(tmp_path_factory):
+    """Compiles HIP source to a code object with the pinned compiler and the build's own wrapper scripts."""
+    folder = tmp_path_factory.mktemp("device-compiler")
+    zig = Path(importlib.util.find_spec("ziglang").origin).with_name("zig")
+    for name in ("clang", "lld"):
+        text = (ROOT / "cmake" / f"{name}.in").read_text()
+        text = text.replace("@ZIG@", str(zig)).replace("@DEVICE_COMPILER_FOLDER@", str(folder))
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    def run(source: Path, arch: str, *options: str) -> Path:
+        image = folder / f"{source.stem}.{arch}.hsaco"
+        command = [folder / "clang", "-x", "hip", f"--offload-arch={arch}", "--offload-device-only"]
+        command += [
+            "--no-gpu-bundle-output",
+            "-nogpulib",
+            "-nogpuinc",
+            "-mcode-object-version=5",
+            "-std=c++17",
+        ]
+        subprocess.run([*command, "-O3", *options, source, "-o", image], check=True)
+        return image
+
+    return run
+
+
+def check(image: Path, arch: str):
+    command = [sys.executable, str(CHECK), "--arch", arch, str(image)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+# What is embedded
+
+
+@pytest.mark.parametrize("arch", _C.architectures())
+def test_embedded_kernels_keep_the_limits(arch):
+    embedded = code_object.parse(_C.code_object(arch))
+    assert embedded.architecture == arch
+    assert embedded.version == 5
+    assert [kernel.name for kernel in embedded.kernels] == _C.kernel_names()
+    assert code_object.violations(embedded) == []
+    for kernel in embedded.kernels:
+        assert (kernel.vgpr_spills, kernel.sgpr_spills, kernel.scratch_bytes) == (0, 0, 0)
+        assert 0 < kernel.vgprs <= 256
+        assert 0 < kernel.lds_bytes <= 65536
+        assert kernel.wavefront_size == 64
+        assert kernel.max_workgroup_size == 256
+        assert kernel.code_bytes > 1000
+
+
+def test_kernels_take_the_argument_struct_of_the_host():
+    # 5 addresses, 4 x 3 strides, 4 ints, 2 floats, mask, padding
+    bytes_by_layout = struct.calcsize("<5Q12q4i2fIi")
+    for kernel in code_object.parse(_C.code_object("gfx942")).kernels:
+        first = kernel.arguments[0]
+        assert (first.offset, first.size, first.kind) == (0, bytes_by_layout, "by_value")
+
+
+# What the check refuses
+
+
+def test_each_limit_is_named_with_kernel_and_value(compile_device):
+    image = compile_device(OFFENDERS, "gfx942")
+    result = check(image, "gfx942")
+    assert result.returncode == 1
+    for pattern in (
+        r"spills_vgprs: \d+ VGPR spills, at most 0",
+        r"spills_vgprs: \d+ bytes of scratch, at most 0",
+        r"spills_sgprs: \d+ SGPR spills, at most 0",
+        r"uses_scratch: \d+ bytes of scratch, at most 0",
+        r"takes_300_vgprs: \d+ VGPRs, at most 256",
+    ):
+        assert re.search(pattern, result.stderr), result.stderr
+    assert "keeps_the_limits" not in result.stderr
+    kernels = {kernel.name: kernel for kernel in code_object.parse(image.read_bytes()).kernels}
+    assert kernels["takes_300_vgprs"].vgpr_spills == 0  # refused for its registers alone
+    assert kernels["takes_300_vgprs"].vgprs > 256
+
+
+def test_lds_overflow_is_refused(compile_device):
+    image = compile_device(OFFENDERS, "gfx950", "-DOVERSIZED_LDS")
+    result = check(image, "gfx950")
+    assert result.returncode == 1
+    assert "takes_80000_bytes_of_lds: 80000 bytes of LDS, at most 65536" in result.stderr
+
+
+def test_another_architecture_is_refused(tmp_path):
+    image = tmp_path / "embedded.hsaco"
+    image.write_bytes(_C.code_object("gfx942"))
+    assert check(image, "gfx942").returncode == 0
+    result = check(image, "gfx950")
+    assert result.returncode == 1
+    assert "gfx942, not gfx950" in result.stderr
+
+
+@pytest.mark.parametrize("image", [b"", b"not an ELF file at all, but longer than a header" * 4])
+def test_bytes_that_are_no_code_object(image):
+    with pytest.raises(ValueError, match="not an AMDGPU code object"):
+        code_object.parse(image)
+
+
+def test_a_host_library_is_no_code_object():
+    with pytest.raises(ValueError, match="ELF machine is EM_X86_64"):
+        code_object.parse(Path(_C.__file__).read_bytes())
+
+
+@pytest.mark.parametrize("keep", [100, 2000, 0.5])
+def test_a_truncated_code_object(keep):
+    image = _C.code_object("gfx942")
+    with pytest.raises(ValueError):
+        code_object.parse(image[: int(keep * len(image)) if keep < 1 else keep])
+
+
+# What is installed
+
+
+def test_dependencies_never_mention_torch():
+    requirements = importlib.metadata.requires("liteattention_rocm")
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in requirements}
+    assert {"pyelftools", "msgpack"} <= names
+    unconditional = {r for r in requirements if "extra ==" not in r}
+    assert len(unconditional) == 2
+    assert not names & {"torch", "triton", "sglang"}
+
+
+def test_entry_points():
+    entries = importlib.metadata.distribution("liteattention_rocm").entry_points
+    assert {(entry.group, entry.name, entry.value) for entry in entries} == {
+        ("console_scripts", "liteattention-rocm", "liteattention_rocm.cli:main"),
+        ("sglang.multimodal_gen.plugins", "liteattention_rocm", "sglang_integration.plugin:register"),
+    }
+
+
+def test_the_simulator_lies_beside_the_extension():
+    assert Path(_C.__file__).with_name("libgfx942sim.so").is_file()
+
+
+# The build as a whole
+
+
+def build_wheel(source: Path, destination: Path):
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", str(source), "-w", str(destination)]
+    command += ["-C", "cmake.define.LITEATTENTION_ROCM_SIMULATOR=OFF", "-C", "build-dir=build"]
+    environment = {k: v for k, v in os.environ.items() if k != "LITEATTENTION_ROCM_DEVICE_COMPILER"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.full
+def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(".*", "build", "tests", "*output*")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    wheels = tmp_path / "wheels"
+    result = build_wheel(source, wheels)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (wheel,) = wheels.iterdir()
+
+    listing = subprocess.run([sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True)
+    names = [line.split()[0] for line in listing.stdout.splitlines()[1:]]
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
+        "liteattention_rocm",
+        "sglang_integration",
+        "e2e",
+    }
+
+    # The source keeps its date; only an included header changes.
+    header = source / "csrc" / "device" / "arguments.hpp"
+    text = header.read_text()
+    header.write_text(text + "\n#define amdgpu_waves_per_eu(...) amdgpu_num_vgpr(48)\n")
+    for _ in range(2):  # a failure isn't remembered as a success
+        result = build_wheel(source, wheels)
+        assert result.returncode != 0
+        assert re.search(
+            r"attention_forward_rtne: \d+ VGPR spills, at most 0 allowed", result.stdout + result.stderr
+        )
+    header.write_text(text)
+    assert build_wheel(source, wheels).returncode == 0
