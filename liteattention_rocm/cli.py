@@ -1,6 +1,7 @@
 """The command line: `liteattention-rocm doctor | inspect | coverage | compare`."""
 
 import argparse
+import os
 import sys
 
 from .commands import compare, coverage, doctor, inspect
@@ -23,7 +24,14 @@ def main(arguments=None) -> int:
         summary = module.__doc__.splitlines()[0]
         module.add_options(subparsers.add_parser(name, help=summary, description=summary))
     options = parser.parse_args(arguments)
-    return COMMANDS[options.command].run(options)
+    try:
+        return COMMANDS[options.command].run(options)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"liteattention-rocm {options.command}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 from .. import _C, code_object, simulator
@@ -18,12 +17,8 @@ def add_options(parser) -> None:
 
 
 def run(options) -> int:
-    try:
-        images = _images(options.code_object)
-        reports = [report(name, image, isa=options.isa) for name, image in images]
-    except (OSError, ValueError, simulator.SimulatorError) as error:
-        print(f"liteattention-rocm inspect: {error}", file=sys.stderr)
-        return 1
+    images = _images(options.code_object)
+    reports = [report(name, image, isa=options.isa) for name, image in images]
     if options.json:
         print(json.dumps(reports, indent=1))
     else:
