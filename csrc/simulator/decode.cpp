@@ -36,26 +36,26 @@ int32_t sign_extend(uint32_t value, unsigned bits) {
 // Instructions that name a register by its number, or jump to it.
 bool needs_register_source(Op op) {
   switch (op) {
-    case Op::S_MOVRELS_B32:
-    case Op::S_MOVRELS_B64:
-    case Op::S_SETPC_B64:
-    case Op::S_SWAPPC_B64:
-    case Op::S_RFE_B64:
-    case Op::S_CBRANCH_JOIN: return true;
-    default: return false;
+  case Op::S_MOVRELS_B32:
+  case Op::S_MOVRELS_B64:
+  case Op::S_SETPC_B64:
+  case Op::S_SWAPPC_B64:
+  case Op::S_RFE_B64:
+  case Op::S_CBRANCH_JOIN: return true;
+  default: return false;
   }
 }
 
 bool has_no_immediate(Op op) {
   switch (op) {
-    case Op::S_BARRIER:
-    case Op::S_WAKEUP:
-    case Op::S_ICACHE_INV:
-    case Op::S_TTRACEDATA:
-    case Op::S_ENDPGM_SAVED:
-    case Op::S_SET_GPR_IDX_OFF:
-    case Op::S_ENDPGM_ORDERED_PS_DONE: return true;
-    default: return false;
+  case Op::S_BARRIER:
+  case Op::S_WAKEUP:
+  case Op::S_ICACHE_INV:
+  case Op::S_TTRACEDATA:
+  case Op::S_ENDPGM_SAVED:
+  case Op::S_SET_GPR_IDX_OFF:
+  case Op::S_ENDPGM_ORDERED_PS_DONE: return true;
+  default: return false;
   }
 }
 
@@ -63,7 +63,8 @@ bool has_no_immediate(Op op) {
 
 uint64_t inline_constant(uint32_t code, const OperandType& type) {
   if (code <= kLastNegative) {
-    const int64_t value = code <= kLastPositive ? int64_t(code) - kZero : int64_t(kLastPositive) - int64_t(code);
+    const int64_t value =
+        code <= kLastPositive ? int64_t(code) - kZero : int64_t(kLastPositive) - int64_t(code);
     return type.bits == 64 ? uint64_t(value) : uint64_t(uint32_t(value));
   }
   const uint32_t i = code - kFirstFloat;
@@ -113,11 +114,13 @@ bool Decoder::literal(const OperandType& type, Operand& operand) {
 bool Decoder::scalar_register(uint32_t code, unsigned dwords, Operand& operand) {
   const bool sgpr = code <= kLastSgpr, ttmp = code >= kFirstTtmp && code < kM0;
   const bool pair = (code > kLastSgpr && code < kFirstTtmp) || code >= kExec;  // flat_scratch .. vcc, exec
-  if (code == 125 || code > 127) return fail("operand code " + std::to_string(code) + " is not a scalar register");
+  if (code == 125 || code > 127)
+    return fail("operand code " + std::to_string(code) + " is not a scalar register");
   const unsigned alignment = dwords >= 4 ? 4 : dwords;
   const uint32_t base = ttmp ? code - kFirstTtmp : code;
   if (base % alignment != 0)
-    return fail("scalar register " + std::to_string(code) + " cannot start a group of " + std::to_string(dwords));
+    return fail("scalar register " + std::to_string(code) + " cannot start a group of " +
+                std::to_string(dwords));
   if ((sgpr && code + dwords - 1 > kLastSgpr) || (ttmp && code + dwords > kM0) || (pair && dwords > 2) ||
       (code == kM0 && dwords > 1))
     return fail("a group of " + std::to_string(dwords) + " scalar registers cannot start at " +
@@ -158,13 +161,13 @@ bool Decoder::source(uint32_t code, const OperandType& type, bool literal_allowe
     return true;
   }
   switch (code) {
-    case kVccz: operand.kind = Operand::Kind::kVccz; return true;
-    case kExecz: operand.kind = Operand::Kind::kExecz; return true;
-    case kScc: operand.kind = Operand::Kind::kScc; return true;
-    case kLiteralCode:
-      if (literal_allowed) return literal(type, operand);
-      return fail("a literal constant is not allowed here");
-    default: return fail("reserved source operand code " + std::to_string(code));
+  case kVccz: operand.kind = Operand::Kind::kVccz; return true;
+  case kExecz: operand.kind = Operand::Kind::kExecz; return true;
+  case kScc: operand.kind = Operand::Kind::kScc; return true;
+  case kLiteralCode:
+    if (literal_allowed) return literal(type, operand);
+    return fail("a literal constant is not allowed here");
+  default: return fail("reserved source operand code " + std::to_string(code));
   }
 }
 
@@ -187,10 +190,10 @@ void Decoder::writes(const Operand& operand) {
 }
 
 void Decoder::note_vector_operands() {
-  const bool partial = (out_.sdwa.active && out_.sdwa.dst_sel != 6 && out_.sdwa.dst_unused == 2) ||
-                       (out_.dpp.active && (!out_.dpp.bound_ctrl || out_.dpp.row_mask != 0xF ||
-                                            out_.dpp.bank_mask != 0xF)) ||
-                       (out_.encoding == Encoding::kVop3 && (out_.op_sel & 8) != 0);
+  const bool partial =
+      (out_.sdwa.active && out_.sdwa.dst_sel != 6 && out_.sdwa.dst_unused == 2) ||
+      (out_.dpp.active && (!out_.dpp.bound_ctrl || out_.dpp.row_mask != 0xF || out_.dpp.bank_mask != 0xF)) ||
+      (out_.encoding == Encoding::kVop3 && (out_.op_sel & 8) != 0);
   if (partial || reads_destination(out_.op)) reads(out_.dst);
   for (const Operand& operand : out_.src) reads(operand);
   writes(out_.dst);
@@ -206,8 +209,7 @@ bool Decoder::scalar_alu(uint32_t word) {
     if (!find(Encoding::kSop1, bits(word, 8, 8), "SOP1")) return false;
     if (row_->dst.present() ? !scalar_register(sdst, row_->dst.dwords, out_.dst) : sdst != 0)
       return row_->dst.present() ? false : fail("reserved destination field of SOP1");
-    if (row_->sources == 0)
-      return bits(word, 0, 8) == 0 || fail("reserved source field of SOP1");
+    if (row_->sources == 0) return bits(word, 0, 8) == 0 || fail("reserved source field of SOP1");
     if (!source(bits(word, 0, 8), row_->src[0], true, out_.src[0])) return false;
     return out_.src[0].kind == Operand::Kind::kScalar || !needs_register_source(out_.op) ||
            fail("the source must be a scalar register");
@@ -233,7 +235,8 @@ bool Decoder::scalar_immediate(uint32_t word) {
   const uint32_t code = bits(word, 16, 7);
   if (row_->dst.present()) return scalar_register(code, row_->dst.dwords, out_.dst);
   if (row_->src[0].kind == OperandType::Kind::kImmediate)
-    return code == 0 ? literal(row_->src[0], out_.src[0]) : fail("reserved bits of s_setreg_imm32_b32 are set");
+    return code == 0 ? literal(row_->src[0], out_.src[0])
+                     : fail("reserved bits of s_setreg_imm32_b32 are set");
   return scalar_register(code, row_->src[0].dwords, out_.src[0]);
 }
 
@@ -286,17 +289,18 @@ bool Decoder::decode() {
     return scalar_alu(word);
   }
   switch (bits(word, 26, 6)) {
-    case 0x30: return scalar_memory();
-    case 0x34: return bits(word, 23, 9) == 0x1A7 ? vop3p() : vop3();
-    case 0x36: return lds();
-    case 0x37: return flat();
-    case 0x38: return buffer(false);
-    case 0x3A: return buffer(true);
-    default: return fail("unknown encoding " + hex(word));
+  case 0x30: return scalar_memory();
+  case 0x34: return bits(word, 23, 9) == 0x1A7 ? vop3p() : vop3();
+  case 0x36: return lds();
+  case 0x37: return flat();
+  case 0x38: return buffer(false);
+  case 0x3A: return buffer(true);
+  default: return fail("unknown encoding " + hex(word));
   }
 }
 
-bool decode(const uint32_t* words, uint64_t available, uint64_t address, Instruction& out, std::string& reason) {
+bool decode(const uint32_t* words, uint64_t available, uint64_t address, Instruction& out,
+            std::string& reason) {
   return Decoder(words, available, address, out, reason).decode();
 }
 

@@ -23,14 +23,13 @@ bool has_two_offsets(const char* name) {
 // Buffer loads that can put their result into LDS.
 bool can_load_lds(Op op) {
   switch (op) {
-    case Op::BUFFER_LOAD_UBYTE:
-    case Op::BUFFER_LOAD_SBYTE:
-    case Op::BUFFER_LOAD_USHORT:
-    case Op::BUFFER_LOAD_SSHORT:
-    case Op::BUFFER_LOAD_DWORD:
-    case Op::BUFFER_LOAD_FORMAT_X:
-    case Op::BUFFER_STORE_LDS_DWORD: return true;
-    default: return false;
+  case Op::BUFFER_LOAD_UBYTE:
+  case Op::BUFFER_LOAD_SBYTE:
+  case Op::BUFFER_LOAD_USHORT:
+  case Op::BUFFER_LOAD_SSHORT:
+  case Op::BUFFER_LOAD_DWORD:
+  case Op::BUFFER_LOAD_FORMAT_X: return true;
+  default: return false;
   }
 }
 
@@ -63,7 +62,8 @@ bool Decoder::lds() {
       if (!vector_register(bits(next, 0, 8), 1, false, out_.src[0])) return false;
       continue;
     }
-    if (!vector_register(bits(next, 8 + 8 * count, 8), type.dwords, accumulator, out_.src[1 + count])) return false;
+    if (!vector_register(bits(next, 8 + 8 * count, 8), type.dwords, accumulator, out_.src[1 + count]))
+      return false;
     ++count;
   }
   if (out_.op == Op::DS_GWS_INIT || out_.op == Op::DS_GWS_SEMA_BR || out_.op == Op::DS_GWS_BARRIER) {
@@ -75,7 +75,11 @@ bool Decoder::lds() {
   const bool unused = (!address && bits(next, 0, 8)) || (count < 1 && bits(next, 8, 8)) ||
                       (count < 2 && bits(next, 16, 8)) || (!row.dst.present() && bits(next, 24, 8));
   if (unused) return fail("reserved register field of DS");
-  if (row.dst.present() && !vector_register(bits(next, 24, 8), row.dst.dwords, accumulator, out_.dst)) return false;
+  if (accumulator && count == 0 && !row.dst.present() && out_.src[1].kind == Operand::Kind::kNone)
+    return fail("the acc bit of a DS instruction without registers");
+  if (out_.op == Op::DS_NOP && out_.offset) return fail("reserved offset of ds_nop");
+  if (row.dst.present() && !vector_register(bits(next, 24, 8), row.dst.dwords, accumulator, out_.dst))
+    return false;
   note_vector_operands();
   return true;
 }
@@ -83,7 +87,8 @@ bool Decoder::lds() {
 bool Decoder::buffer(bool typed) {
   if (!second_word()) return false;
   const uint32_t word = words_[0], next = words_[1];
-  if (typed ? !find(Encoding::kMtbuf, bits(word, 15, 4), "MTBUF") : !find(Encoding::kMubuf, bits(word, 18, 7), "MUBUF"))
+  if (typed ? !find(Encoding::kMtbuf, bits(word, 15, 4), "MTBUF")
+            : !find(Encoding::kMubuf, bits(word, 18, 7), "MUBUF"))
     return false;
   const InstructionRow& row = *row_;
   out_.offset = int32_t(bits(word, 0, 12));
@@ -105,19 +110,14 @@ bool Decoder::buffer(bool typed) {
   const OperandType& data = row.sources ? row.src[0] : row.dst;
   const bool cache_control = !row.dst.present() && row.sources == 0;
   if (cache_control) {
-    const bool scopes = out_.op == Op::BUFFER_WBL2 || out_.op == Op::BUFFER_INV;
-    if (out_.offset || out_.offen || out_.idxen || out_.lds || out_.nt || next ||
-        (!scopes && (out_.sc0 || out_.sc1)))
+    if (out_.offset || out_.offen || out_.idxen || out_.lds || out_.nt || next)
       return fail("reserved bits of MUBUF are set");
     return true;
   }
   if (out_.lds && !can_load_lds(out_.op)) return fail("the lds bit of MUBUF on an instruction that has none");
   const bool without_data = out_.lds;
   if (without_data) {
-    if (accumulator || (row.dst.kind == OperandType::Kind::kLds && (out_.offen || out_.idxen)))
-      return fail("a transfer to LDS has no register");
-  } else if (row.dst.kind == OperandType::Kind::kLds) {
-    return fail("buffer_store_lds_dword without the lds bit");
+    if (accumulator) return fail("a transfer to LDS has no register");
   } else {
     Operand operand;
     if (!vector_register(bits(next, 8, 8), data.dwords, accumulator, operand)) return false;

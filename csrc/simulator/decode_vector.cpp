@@ -6,11 +6,13 @@ namespace {
 
 constexpr uint32_t kSdwaCode = 249, kDppCode = 250;
 
-bool is_float(const OperandType& type) { return type.kind == OperandType::Kind::kFloat; }
+bool is_float(const OperandType& type) {
+  return type.kind == OperandType::Kind::kFloat;
+}
 
 bool valid_dpp_control(uint32_t control) {
-  if (control <= 0xFF) return true;                                         // quad_perm
-  if (control >= 0x101 && control <= 0x12F) return (control & 0xF) != 0;    // row_shl, row_shr, row_ror
+  if (control <= 0xFF) return true;                                       // quad_perm
+  if (control >= 0x101 && control <= 0x12F) return (control & 0xF) != 0;  // row_shl, row_shr, row_ror
   if (control == 0x130 || control == 0x134 || control == 0x138 || control == 0x13C) return true;  // wave_*
   return (control >= 0x140 && control <= 0x143) || (control >= 0x150 && control <= 0x15F);
 }
@@ -45,7 +47,8 @@ bool Decoder::short_vector(uint32_t word) {
     return true;
   } else if (row.dst.kind == OperandType::Kind::kScalar) {
     if (!scalar_register(vdst, 1, out_.dst)) return false;
-  } else if (!vector_register(vdst, row.dst.dwords, row.dst.kind == OperandType::Kind::kAccumulator, out_.dst)) {
+  } else if (!vector_register(vdst, row.dst.dwords, row.dst.kind == OperandType::Kind::kAccumulator,
+                              out_.dst)) {
     return false;
   }
   if (row.sdst.present()) out_.sdst = vcc();
@@ -92,7 +95,8 @@ bool Decoder::sdwa(uint32_t word, bool has_source1, uint32_t source1) {
     out_.clamp = bits(word, 13, 1);
     out_.omod = uint8_t(bits(word, 14, 2));
     if (sdwa.dst_sel > 6 || sdwa.dst_unused > 2) return fail("reserved destination selection of SDWA");
-    if (out_.omod && !(row_->omod && is_float(row_->dst))) return fail("SDWA output modifier on an instruction that has none");
+    if (out_.omod && !(row_->omod && is_float(row_->dst)))
+      return fail("SDWA output modifier on an instruction that has none");
   }
   sdwa.src0_sel = uint8_t(bits(word, 16, 3));
   sdwa.src0_sext = bits(word, 19, 1);
@@ -104,7 +108,8 @@ bool Decoder::sdwa(uint32_t word, bool has_source1, uint32_t source1) {
     return scalar ? source(code, type, false, operand) : vector_register(code, type.dwords, false, operand);
   };
   if (!register_source(bits(word, 0, 8), bits(word, 23, 1), row_->src[0], out_.src[0])) return false;
-  if (!has_source1) return sdwa_modifiers() && (bits(word, 24, 8) == 0 || fail("reserved source bits of SDWA are set"));
+  if (!has_source1)
+    return sdwa_modifiers() && (bits(word, 24, 8) == 0 || fail("reserved source bits of SDWA are set"));
   sdwa.src1_sel = uint8_t(bits(word, 24, 3));
   sdwa.src1_sext = bits(word, 27, 1);
   out_.neg |= uint8_t(bits(word, 28, 1) << 1);
@@ -122,7 +127,8 @@ bool Decoder::sdwa_modifiers() {
       return fail("SDWA sign extension of a floating-point source");
   }
   const bool whole = sdwa.dst_sel == 6 && sdwa.dst_unused == 0 && !out_.clamp && !sdwa.src0_sext;
-  if (is_small_float_conversion(out_.op) && !whole) return fail("SDWA modifier on a conversion that has none");
+  if (is_small_float_conversion(out_.op) && !whole)
+    return fail("SDWA modifier on a conversion that has none");
   return true;
 }
 
@@ -138,7 +144,8 @@ bool Decoder::dpp(uint32_t word, bool has_source1, uint32_t source1) {
   if (bits(word, 17, 2)) return fail("reserved bits of DPP are set");
   if (!valid_dpp_control(dpp.ctrl)) return fail("reserved DPP control " + std::to_string(dpp.ctrl));
   for (unsigned i = 0; i < 2; ++i)
-    if (((out_.neg | out_.abs) >> i & 1) && !source_allowed(i)) return fail("DPP modifier on an integer source");
+    if (((out_.neg | out_.abs) >> i & 1) && !source_allowed(i))
+      return fail("DPP modifier on an integer source");
   const bool wide = row_->dst.dwords > 1 || row_->src[0].dwords > 1;
   if (wide && (dpp.ctrl < 0x150 || dpp.ctrl > 0x15F)) return fail("64-bit DPP supports only row_newbcast");
   if (!vector_register(bits(word, 0, 8), row_->src[0].dwords, false, out_.src[0])) return false;
@@ -197,10 +204,13 @@ bool Decoder::vop3() {
       if (!vector_source(code, type, false, out_.src[i])) return false;
       continue;
     }
-    const bool scalar_only = type.kind == OperandType::Kind::kScalar || type.kind == OperandType::Kind::kLane ||
+    const bool scalar_only = type.kind == OperandType::Kind::kScalar ||
+                             type.kind == OperandType::Kind::kLane ||
                              type.kind == OperandType::Kind::kLaneMask;
     if (scalar_only && code >= 256) return fail("source " + std::to_string(i) + " must be scalar");
     if (!source(code, type, false, out_.src[i])) return false;
+    if (type.kind == OperandType::Kind::kLaneMask && out_.src[i].kind != Operand::Kind::kScalar)
+      return fail("the lane mask of VOP3 must be an SGPR pair");
   }
   note_vector_operands();
   return true;
@@ -220,7 +230,8 @@ bool Decoder::vop3p() {
   out_.clamp = bits(word, 15, 1);
   out_.neg = uint8_t(bits(next, 29, 3));
   const uint32_t used = (1u << row.sources) - 1;
-  if ((out_.neg | out_.neg_hi | out_.op_sel) & ~used) return fail("VOP3P modifier of a source that is absent");
+  if ((out_.neg | out_.neg_hi | out_.op_sel) & ~used)
+    return fail("VOP3P modifier of a source that is absent");
   const bool mixed = row.src[0].kind == OperandType::Kind::kMixed;
   if (mixed) {  // the neg_hi field holds abs
     out_.abs = out_.neg_hi;
@@ -245,9 +256,11 @@ bool Decoder::accumulator_move() {
   const bool read = out_.op == Op::V_ACCVGPR_READ_B32;
   if (bits(word, 8, 6) || bits(word, 15, 1) || bits(next, 9, 18) || bits(next, 29, 3))
     return fail("reserved bits of v_accvgpr_* are set");
+  out_.op_sel_hi = 1;  // what the assembler implies
   const uint32_t code = bits(next, 0, 9);
   if (!vector_register(bits(word, 0, 8), 1, !read, out_.dst)) return false;
-  if (read ? !vector_source(code, row_->src[0], true, out_.src[0]) : !source(code, row_->src[0], false, out_.src[0]))
+  if (read ? !vector_source(code, row_->src[0], true, out_.src[0])
+           : !source(code, row_->src[0], false, out_.src[0]))
     return false;
   note_vector_operands();
   return true;
@@ -266,11 +279,12 @@ bool Decoder::matrix() {
   for (unsigned i = 0; i < 2; ++i)
     if (!vector_source(bits(next, 9 * i, 9), row.src[i], bits(next, 27 + i, 1), out_.src[i])) return false;
   const uint32_t code = bits(next, 18, 9);
-  if (sparse ? !vector_source(code, row.src[2], false, out_.src[2])
+  if (sparse        ? !vector_source(code, row.src[2], false, out_.src[2])
       : code >= 256 ? !vector_source(code, row.src[2], accumulate_in_agpr, out_.src[2])
                     : !source(code, row.src[2], false, out_.src[2]))
     return false;
-  if (out_.src[2].kind == Operand::Kind::kScalar) return fail("operand C of a matrix instruction is a scalar register");
+  if (out_.src[2].kind == Operand::Kind::kScalar)
+    return fail("operand C of a matrix instruction is a scalar register");
   note_vector_operands();
   return true;
 }

@@ -21,7 +21,7 @@ constexpr uint32_t bits(uint32_t word, unsigned first, unsigned count) {
 uint64_t inline_constant(uint32_t code, const OperandType& type);
 
 class Decoder {
-public:
+ public:
   Decoder(const uint32_t* words, uint64_t available, uint64_t address, Instruction& out, std::string& reason)
       : words_(words), available_(available), out_(out), reason_(reason) {
     out_ = Instruction{};
@@ -29,7 +29,7 @@ public:
   }
   bool decode();
 
-private:
+ private:
   bool fail(std::string reason);
   bool find(Encoding encoding, uint32_t opcode, const char* name);
   bool second_word();  // the encoding has 8 bytes

@@ -26,32 +26,32 @@ std::string scalar_text(unsigned code, unsigned dwords) {
 
 std::string operand_text(const Operand& operand, const OperandType& type) {
   switch (operand.kind) {
-    case Kind::kNone: return "";
-    case Kind::kScalar: return scalar_text(operand.index, operand.dwords);
-    case Kind::kVector: return register_group("v", operand.index, operand.dwords);
-    case Kind::kAccumulator: return register_group("a", operand.index, operand.dwords);
-    case Kind::kConstant: return constant_text(operand, type);
-    case Kind::kScc: return "src_scc";
-    case Kind::kVccz: return "src_vccz";
-    case Kind::kExecz: return "src_execz";
-    case Kind::kAperture: {
-      static const char* const kNames[] = {"src_shared_base", "src_shared_limit", "src_private_base",
-                                           "src_private_limit"};
-      return kNames[operand.index - 235];
-    }
-    case Kind::kLdsDirect: return "src_lds_direct";
-    case Kind::kOff: return "off";
+  case Kind::kNone: return "";
+  case Kind::kScalar: return scalar_text(operand.index, operand.dwords);
+  case Kind::kVector: return register_group("v", operand.index, operand.dwords);
+  case Kind::kAccumulator: return register_group("a", operand.index, operand.dwords);
+  case Kind::kConstant: return constant_text(operand, type);
+  case Kind::kScc: return "src_scc";
+  case Kind::kVccz: return "src_vccz";
+  case Kind::kExecz: return "src_execz";
+  case Kind::kAperture: {
+    static const char* const kNames[] = {"src_shared_base", "src_shared_limit", "src_private_base",
+                                         "src_private_limit"};
+    return kNames[operand.index - 235];
+  }
+  case Kind::kLdsDirect: return "src_lds_direct";
+  case Kind::kOff: return "off";
   }
   return "";
 }
 
 class Text {
-public:
+ public:
   explicit Text(const Instruction& instruction)
       : in_(instruction), row_(instruction_row(instruction.op)), text_(op_info(instruction.op).name) {}
   std::string build();
 
-private:
+ private:
   void operand(const std::string& operand) {
     text_ += first_ ? " " : ", ";
     text_ += operand;
@@ -137,7 +137,7 @@ void Text::vector_source(unsigned i) {
   if (type.kind == OperandType::Kind::kMixed)
     type = {OperandType::Kind::kFloat, uint8_t((in_.op_sel_hi >> i & 1) ? 16 : 32), 1, 1};
   std::string source = operand_text(in_.src[i], type);
-  const bool sext = in_.sdwa.active && (i == 0 ? in_.sdwa.src0_sext : in_.sdwa.src1_sext);
+  const bool sext = in_.sdwa.active && ((i == 0 && in_.sdwa.src0_sext) || (i == 1 && in_.sdwa.src1_sext));
   if (sext) source = "sext(" + source + ")";
   // VOP3P prints its modifiers as lists behind the operands, except where it has neg and abs.
   if (in_.encoding != Encoding::kVop3p || row_.src[0].kind == OperandType::Kind::kMixed) {
@@ -165,20 +165,29 @@ void Text::dpp() {
   const unsigned control = in_.dpp.ctrl, amount = control & 0xF;
   char text[48];
   if (control <= 0xFF) {
-    std::snprintf(text, sizeof text, "quad_perm:[%u,%u,%u,%u]", control & 3, control >> 2 & 3, control >> 4 & 3,
-                  control >> 6 & 3);
+    std::snprintf(text, sizeof text, "quad_perm:[%u,%u,%u,%u]", control & 3, control >> 2 & 3,
+                  control >> 4 & 3, control >> 6 & 3);
   } else {
     static const char* const kRow[] = {nullptr, "row_shl:", "row_shr:", "row_ror:"};
     const unsigned group = control >> 4 & 0xF;
-    if (group == 1 - 1) std::snprintf(text, sizeof text, "%s%u", kRow[1], amount);
-    else if (group <= 2) std::snprintf(text, sizeof text, "%s%u", kRow[group + 1], amount);
+    if (group == 1 - 1)
+      std::snprintf(text, sizeof text, "%s%u", kRow[1], amount);
+    else if (group <= 2)
+      std::snprintf(text, sizeof text, "%s%u", kRow[group + 1], amount);
     else if (group == 3)
       std::snprintf(text, sizeof text, "%s",
-                    amount == 0 ? "wave_shl:1" : amount == 4 ? "wave_rol:1" : amount == 8 ? "wave_shr:1" : "wave_ror:1");
+                    amount == 0   ? "wave_shl:1"
+                    : amount == 4 ? "wave_rol:1"
+                    : amount == 8 ? "wave_shr:1"
+                                  : "wave_ror:1");
     else if (group == 4)
       std::snprintf(text, sizeof text, "%s",
-                    amount == 0 ? "row_mirror" : amount == 1 ? "row_half_mirror" : amount == 2 ? "row_bcast:15" : "row_bcast:31");
-    else std::snprintf(text, sizeof text, "row_newbcast:%u", amount);
+                    amount == 0   ? "row_mirror"
+                    : amount == 1 ? "row_half_mirror"
+                    : amount == 2 ? "row_bcast:15"
+                                  : "row_bcast:31");
+    else
+      std::snprintf(text, sizeof text, "row_newbcast:%u", amount);
   }
   word(text);
   std::snprintf(text, sizeof text, "row_mask:0x%x bank_mask:0x%x", in_.dpp.row_mask, in_.dpp.bank_mask);
@@ -188,13 +197,17 @@ void Text::dpp() {
 
 void Text::vector() {
   const bool vop3 = in_.encoding == Encoding::kVop3 || in_.encoding == Encoding::kVop3b;
-  const bool short_form = in_.encoding == Encoding::kVop1 || in_.encoding == Encoding::kVop2 ||
-                          in_.encoding == Encoding::kVopc;
+  const bool short_form =
+      in_.encoding == Encoding::kVop1 || in_.encoding == Encoding::kVop2 || in_.encoding == Encoding::kVopc;
   if (row_.dst.present()) {
-    if (in_.sdwa.active) text_ += "_sdwa";
-    else if (in_.dpp.active) text_ += "_dpp";
-    else if (short_form && (row_.has_vop3_form || in_.op == Op::V_PK_FMAC_F16)) text_ += "_e32";
-    else if (vop3 && row_.has_short_form) text_ += "_e64";
+    if (in_.sdwa.active)
+      text_ += "_sdwa";
+    else if (in_.dpp.active)
+      text_ += "_dpp";
+    else if (short_form && (row_.has_vop3_form || in_.op == Op::V_PK_FMAC_F16))
+      text_ += "_e32";
+    else if (vop3 && row_.has_short_form)
+      text_ += "_e64";
   }
   operand(in_.dst, row_.dst);
   operand(in_.sdst, row_.sdst);
@@ -208,10 +221,14 @@ void Text::vector() {
     if (!mixed && in_.neg) bit_list("neg_lo", in_.neg, row_.sources);
     if (!mixed && in_.neg_hi) bit_list("neg_hi", in_.neg_hi, row_.sources);
   } else if (in_.op_sel) {
-    const bool all_bits = row_.sources == 3 || in_.op == Op::V_CVT_SR_FP8_F32 || in_.op == Op::V_CVT_SR_BF8_F32;
-    if (all_bits) bit_list("op_sel", in_.op_sel, 4);
-    else if (row_.sources == 2) bit_list("op_sel", (in_.op_sel & 3u) | (in_.op_sel >> 1 & 4u), 3);
-    else bit_list("op_sel", (in_.op_sel & 1u) | (in_.op_sel >> 2 & 2u), 2);
+    const bool all_bits =
+        row_.sources == 3 || in_.op == Op::V_CVT_SR_FP8_F32 || in_.op == Op::V_CVT_SR_BF8_F32;
+    if (all_bits)
+      bit_list("op_sel", in_.op_sel, 4);
+    else if (row_.sources == 2)
+      bit_list("op_sel", (in_.op_sel & 3u) | (in_.op_sel >> 1 & 4u), 3);
+    else
+      bit_list("op_sel", (in_.op_sel & 1u) | (in_.op_sel >> 2 & 2u), 2);
   }
   if (in_.clamp) word("clamp");
   static const char* const kOmod[] = {"", "mul:2", "mul:4", "div:2"};
@@ -257,7 +274,7 @@ void Text::buffer() {
   if (row_.dst.present() || row_.sources) {
     const OperandType one{OperandType::Kind::kBits, 32, 1, 1};
     if (!in_.lds) operand(in_.src[2].kind == Kind::kNone ? in_.dst : in_.src[2], one);
-    if (in_.op != Op::BUFFER_STORE_LDS_DWORD) operand(in_.src[0], one);
+    operand(in_.src[0], one);
     operand(in_.src[1], one);
     operand(in_.src[3], one);
   }
@@ -284,20 +301,20 @@ void Text::flat() {
 
 std::string Text::build() {
   switch (in_.encoding) {
-    case Encoding::kSop1:
-    case Encoding::kSop2:
-    case Encoding::kSopc:
-    case Encoding::kSopk:
-    case Encoding::kSopp: scalar(); break;
-    case Encoding::kSmem: scalar_memory(); break;
-    case Encoding::kMfma: matrix(); break;
-    case Encoding::kDs: lds(); break;
-    case Encoding::kMubuf:
-    case Encoding::kMtbuf: buffer(); break;
-    case Encoding::kFlat:
-    case Encoding::kGlobal:
-    case Encoding::kScratch: flat(); break;
-    default: vector(); break;
+  case Encoding::kSop1:
+  case Encoding::kSop2:
+  case Encoding::kSopc:
+  case Encoding::kSopk:
+  case Encoding::kSopp: scalar(); break;
+  case Encoding::kSmem: scalar_memory(); break;
+  case Encoding::kMfma: matrix(); break;
+  case Encoding::kDs: lds(); break;
+  case Encoding::kMubuf:
+  case Encoding::kMtbuf: buffer(); break;
+  case Encoding::kFlat:
+  case Encoding::kGlobal:
+  case Encoding::kScratch: flat(); break;
+  default: vector(); break;
   }
   return text_;
 }

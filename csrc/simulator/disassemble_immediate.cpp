@@ -47,16 +47,38 @@ std::string wait_text(unsigned immediate) {
 }
 
 std::string hardware_register_text(unsigned immediate) {
-  static const char* const kNames[] = {
-      nullptr, "HW_REG_MODE", "HW_REG_STATUS", "HW_REG_TRAPSTS", "HW_REG_HW_ID", "HW_REG_GPR_ALLOC",
-      "HW_REG_LDS_ALLOC", "HW_REG_IB_STS", nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-      "HW_REG_SH_MEM_BASES", "HW_REG_TBA_LO", "HW_REG_TBA_HI", "HW_REG_TMA_LO", "HW_REG_TMA_HI",
-      "HW_REG_XCC_ID", "HW_REG_SQ_PERF_SNAPSHOT_DATA", "HW_REG_SQ_PERF_SNAPSHOT_DATA1",
-      "HW_REG_SQ_PERF_SNAPSHOT_PC_LO", "HW_REG_SQ_PERF_SNAPSHOT_PC_HI"};
-  const unsigned id = bits(immediate, 0, 6), offset = bits(immediate, 6, 5), size = bits(immediate, 11, 5) + 1;
+  static const char* const kNames[] = {nullptr,
+                                       "HW_REG_MODE",
+                                       "HW_REG_STATUS",
+                                       "HW_REG_TRAPSTS",
+                                       "HW_REG_HW_ID",
+                                       "HW_REG_GPR_ALLOC",
+                                       "HW_REG_LDS_ALLOC",
+                                       "HW_REG_IB_STS",
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       "HW_REG_SH_MEM_BASES",
+                                       "HW_REG_TBA_LO",
+                                       "HW_REG_TBA_HI",
+                                       "HW_REG_TMA_LO",
+                                       "HW_REG_TMA_HI",
+                                       "HW_REG_XCC_ID",
+                                       "HW_REG_SQ_PERF_SNAPSHOT_DATA",
+                                       "HW_REG_SQ_PERF_SNAPSHOT_DATA1",
+                                       "HW_REG_SQ_PERF_SNAPSHOT_PC_LO",
+                                       "HW_REG_SQ_PERF_SNAPSHOT_PC_HI"};
+  const unsigned id = bits(immediate, 0, 6), offset = bits(immediate, 6, 5),
+                 size = bits(immediate, 11, 5) + 1;
   std::string text = "hwreg(";
-  if (id < std::size(kNames) && kNames[id]) text += kNames[id];
-  else text += std::to_string(id);
+  if (id < std::size(kNames) && kNames[id])
+    text += kNames[id];
+  else
+    text += std::to_string(id);
   if (offset != 0 || size != 32) text += ", " + std::to_string(offset) + ", " + std::to_string(size);
   return text + ")";
 }
@@ -67,30 +89,30 @@ std::string message_text(unsigned immediate) {
   const char* operation_name = nullptr;
   bool with_stream = false;
   switch (id) {
-    case 1: name = "MSG_INTERRUPT"; break;
-    case 2:
-    case 3: {
-      name = id == 2 ? "MSG_GS" : "MSG_GS_DONE";
-      static const char* const kGs[] = {"GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"};
-      if (operation < 4) operation_name = kGs[operation];
-      with_stream = operation != 0;
-      break;
-    }
-    case 4: name = "MSG_SAVEWAVE"; break;
-    case 5: name = "MSG_STALL_WAVE_GEN"; break;
-    case 6: name = "MSG_HALT_WAVES"; break;
-    case 7: name = "MSG_ORDERED_PS_DONE"; break;
-    case 8: name = "MSG_EARLY_PRIM_DEALLOC"; break;
-    case 9: name = "MSG_GS_ALLOC_REQ"; break;
-    case 10: name = "MSG_GET_DOORBELL"; break;
-    case 15: {
-      name = "MSG_SYSMSG";
-      static const char* const kSystem[] = {nullptr, "SYSMSG_OP_ECC_ERR_INTERRUPT", "SYSMSG_OP_REG_RD",
-                                            "SYSMSG_OP_HOST_TRAP_ACK", "SYSMSG_OP_TTRACE_PC"};
-      if (operation < 5) operation_name = kSystem[operation];
-      break;
-    }
-    default: break;
+  case 1: name = "MSG_INTERRUPT"; break;
+  case 2:
+  case 3: {
+    name = id == 2 ? "MSG_GS" : "MSG_GS_DONE";
+    static const char* const kGs[] = {"GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"};
+    if (operation < 4) operation_name = kGs[operation];
+    with_stream = operation != 0;
+    break;
+  }
+  case 4: name = "MSG_SAVEWAVE"; break;
+  case 5: name = "MSG_STALL_WAVE_GEN"; break;
+  case 6: name = "MSG_HALT_WAVES"; break;
+  case 7: name = "MSG_ORDERED_PS_DONE"; break;
+  case 8: name = "MSG_EARLY_PRIM_DEALLOC"; break;
+  case 9: name = "MSG_GS_ALLOC_REQ"; break;
+  case 10: name = "MSG_GET_DOORBELL"; break;
+  case 15: {
+    name = "MSG_SYSMSG";
+    static const char* const kSystem[] = {nullptr, "SYSMSG_OP_ECC_ERR_INTERRUPT", "SYSMSG_OP_REG_RD", nullptr,
+                                          "SYSMSG_OP_TTRACE_PC"};
+    if (operation < 5) operation_name = kSystem[operation];
+    break;
+  }
+  default: break;
   }
   const bool has_operation = id == 2 || id == 3 || id == 15;
   const bool valid = name && (has_operation ? operation_name != nullptr : operation == 0) &&
@@ -102,15 +124,18 @@ std::string message_text(unsigned immediate) {
     return text + ")";
   }
   if (immediate != (id | operation << 4 | stream << 8)) return std::to_string(immediate);
-  return "sendmsg(" + std::to_string(id) + ", " + std::to_string(operation) + ", " + std::to_string(stream) + ")";
+  return "sendmsg(" + std::to_string(id) + ", " + std::to_string(operation) + ", " + std::to_string(stream) +
+         ")";
 }
 
 }  // namespace
 
-std::string signed_hex(int64_t value) { return value < 0 ? "-" + hex(uint64_t(-value)) : hex(uint64_t(value)); }
+std::string signed_hex(int64_t value) {
+  return value < 0 ? "-" + hex(uint64_t(-value)) : hex(uint64_t(value));
+}
 
-// LLVM writes a value that an inline constant can express in that notation, however it was encoded; literals of
-// 64-bit operands excepted.
+// LLVM writes a value that an inline constant can express in that notation, however it was encoded; literals
+// of 64-bit operands excepted.
 std::string constant_text(const Operand& operand, const OperandType& type) {
   const uint64_t value = operand.value;
   const bool is_float = type.kind == OperandType::Kind::kFloat, is_literal = operand.index == kLiteralCode;
@@ -146,43 +171,43 @@ std::string gpr_index_text(unsigned mode) {
 std::string program_control_text(const Instruction& instruction) {
   const unsigned immediate = unsigned(instruction.offset) & 0xFFFF;
   switch (instruction.op) {
-    case Op::S_WAITCNT: return wait_text(immediate);
-    case Op::S_SENDMSG:
-    case Op::S_SENDMSGHALT: return message_text(immediate);
-    case Op::S_SET_GPR_IDX_MODE: return gpr_index_text(immediate);
-    case Op::S_ENDPGM: return immediate ? std::to_string(immediate) : "";
-    case Op::S_BRANCH:
-    case Op::S_CBRANCH_SCC0:
-    case Op::S_CBRANCH_SCC1:
-    case Op::S_CBRANCH_VCCZ:
-    case Op::S_CBRANCH_VCCNZ:
-    case Op::S_CBRANCH_EXECZ:
-    case Op::S_CBRANCH_EXECNZ:
-    case Op::S_CBRANCH_CDBGSYS:
-    case Op::S_CBRANCH_CDBGUSER:
-    case Op::S_CBRANCH_CDBGSYS_OR_USER:
-    case Op::S_CBRANCH_CDBGSYS_AND_USER: return std::to_string(instruction.offset);
-    case Op::S_NOP:
-    case Op::S_SETKILL:
-    case Op::S_SETHALT:
-    case Op::S_SLEEP:
-    case Op::S_SETPRIO:
-    case Op::S_TRAP:
-    case Op::S_INCPERFLEVEL:
-    case Op::S_DECPERFLEVEL: return immediate16(instruction.offset);
-    default: return "";
+  case Op::S_WAITCNT: return wait_text(immediate);
+  case Op::S_SENDMSG:
+  case Op::S_SENDMSGHALT: return message_text(immediate);
+  case Op::S_SET_GPR_IDX_MODE: return gpr_index_text(immediate);
+  case Op::S_ENDPGM: return immediate ? std::to_string(immediate) : "";
+  case Op::S_BRANCH:
+  case Op::S_CBRANCH_SCC0:
+  case Op::S_CBRANCH_SCC1:
+  case Op::S_CBRANCH_VCCZ:
+  case Op::S_CBRANCH_VCCNZ:
+  case Op::S_CBRANCH_EXECZ:
+  case Op::S_CBRANCH_EXECNZ:
+  case Op::S_CBRANCH_CDBGSYS:
+  case Op::S_CBRANCH_CDBGUSER:
+  case Op::S_CBRANCH_CDBGSYS_OR_USER:
+  case Op::S_CBRANCH_CDBGSYS_AND_USER: return std::to_string(instruction.offset);
+  case Op::S_NOP:
+  case Op::S_SETKILL:
+  case Op::S_SETHALT:
+  case Op::S_SLEEP:
+  case Op::S_SETPRIO:
+  case Op::S_TRAP:
+  case Op::S_INCPERFLEVEL:
+  case Op::S_DECPERFLEVEL: return immediate16(instruction.offset);
+  default: return "";
   }
 }
 
 std::string scalar_immediate_text(const Instruction& instruction) {
   const unsigned immediate = unsigned(instruction.offset) & 0xFFFF;
   switch (instruction.op) {
-    case Op::S_GETREG_B32:
-    case Op::S_SETREG_B32:
-    case Op::S_SETREG_IMM32_B32: return hardware_register_text(immediate);
-    case Op::S_CALL_B64:
-    case Op::S_CBRANCH_I_FORK: return std::to_string(instruction.offset);
-    default: return hex(immediate);
+  case Op::S_GETREG_B32:
+  case Op::S_SETREG_B32:
+  case Op::S_SETREG_IMM32_B32: return hardware_register_text(immediate);
+  case Op::S_CALL_B64:
+  case Op::S_CBRANCH_I_FORK: return std::to_string(instruction.offset);
+  default: return hex(immediate);
   }
 }
 
@@ -212,11 +237,12 @@ std::string swizzle_text(unsigned pattern) {
 }
 
 std::string buffer_format_text(unsigned format) {
-  static const char* const kElements[] = {"INVALID", "8", "16", "8_8", "32", "16_16", "10_11_11", "11_11_10",
-                                      "10_10_10_2", "2_10_10_10", "8_8_8_8", "32_32", "16_16_16_16", "32_32_32",
-                                      "32_32_32_32", "RESERVED_15"};
-  static const char* const kNumbers[] = {"UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT", "RESERVED_6",
-                                         "FLOAT"};
+  static const char* const kElements[] = {"INVALID",     "8",          "16",          "8_8",
+                                          "32",          "16_16",      "10_11_11",    "11_11_10",
+                                          "10_10_10_2",  "2_10_10_10", "8_8_8_8",     "32_32",
+                                          "16_16_16_16", "32_32_32",   "32_32_32_32", "RESERVED_15"};
+  static const char* const kNumbers[] = {"UNORM", "SNORM", "USCALED",    "SSCALED",
+                                         "UINT",  "SINT",  "RESERVED_6", "FLOAT"};
   const unsigned elements = format & 15, number = format >> 4 & 7;
   if (elements == 1 && number == 0) return "";
   std::string text = "[";

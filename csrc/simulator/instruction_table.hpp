@@ -58,8 +58,9 @@ const InstructionRow& instruction_row(Op op);
 Op find_op(Encoding& encoding, uint32_t opcode);
 
 // Properties that follow from the mnemonic.
-bool reads_destination(Op op);        // the result depends on the old destination in every form
-bool is_matrix_sparse(Op op);         // v_smfmac_*
-bool is_small_float_conversion(Op op);  // v_cvt_f32_fp8 and its relatives, whose SDWA form selects only the source
+bool reads_destination(Op op);  // the result depends on the old destination in every form
+bool is_matrix_sparse(Op op);   // v_smfmac_*
+bool is_small_float_conversion(
+    Op op);  // v_cvt_f32_fp8 and its relatives, whose SDWA form selects only the source
 
 }  // namespace gfx942

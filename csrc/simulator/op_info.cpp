@@ -44,7 +44,7 @@ struct TableEntry {
 
 const TableEntry kTable[kOps] = {
     {{"<invalid>", Category::kControl}, "", {}},
-#define INSTRUCTION(name, mnemonic, category, operands, ...) \
+#define INSTRUCTION(name, mnemonic, category, operands, ...)                                                 \
   {{mnemonic, Category::category}, operands, {{__VA_ARGS__}}},
 #include "instructions.def"
 #undef INSTRUCTION
@@ -70,14 +70,14 @@ OperandType parse_type(std::string_view token) {
   type.count = uint8_t(count ? count : 1);
   type.dwords = uint8_t((bits * type.count + 31) / 32);
   switch (letter) {
-    case 'f': type.kind = Kind::kFloat; break;
-    case 'i': type.kind = Kind::kSigned; break;
-    case 'm': type.kind = Kind::kLaneMask; break;
-    case 's': type.kind = Kind::kScalar; break;
-    case 'a': type.kind = Kind::kAccumulator; break;
-    case 'l': type.kind = Kind::kLane; break;
-    case 'k': type.kind = Kind::kImmediate; break;
-    default: type.kind = Kind::kBits; break;
+  case 'f': type.kind = Kind::kFloat; break;
+  case 'i': type.kind = Kind::kSigned; break;
+  case 'm': type.kind = Kind::kLaneMask; break;
+  case 's': type.kind = Kind::kScalar; break;
+  case 'a': type.kind = Kind::kAccumulator; break;
+  case 'l': type.kind = Kind::kLane; break;
+  case 'k': type.kind = Kind::kImmediate; break;
+  default: type.kind = Kind::kBits; break;
   }
   return type;
 }
@@ -155,9 +155,13 @@ const Tables& tables() {
 
 }  // namespace
 
-const OpInfo& op_info(Op op) { return kTable[op < Op::kCount ? size_t(op) : 0].info; }
+const OpInfo& op_info(Op op) {
+  return kTable[op < Op::kCount ? size_t(op) : 0].info;
+}
 
-const InstructionRow& instruction_row(Op op) { return tables().rows[op < Op::kCount ? size_t(op) : 0]; }
+const InstructionRow& instruction_row(Op op) {
+  return tables().rows[op < Op::kCount ? size_t(op) : 0];
+}
 
 Op find_op(Encoding& encoding, uint32_t opcode) {
   const auto& matches = tables().by_opcode[opcode_space(encoding)];
@@ -168,34 +172,34 @@ Op find_op(Encoding& encoding, uint32_t opcode) {
 
 bool reads_destination(Op op) {
   switch (op) {
-    case Op::V_FMAC_F32:
-    case Op::V_FMAC_F64:
-    case Op::V_MAC_F16:
-    case Op::V_PK_FMAC_F16:
-    case Op::V_DOT2C_F32_F16:
-    case Op::V_DOT2C_I32_I16:
-    case Op::V_DOT4C_I32_I8:
-    case Op::V_DOT8C_I32_I4:
-    case Op::V_WRITELANE_B32:
-    // The other half, or the other bytes, of the destination are preserved.
-    case Op::V_FMA_MIXLO_F16:
-    case Op::V_FMA_MIXHI_F16:
-    case Op::V_MAD_F16:
-    case Op::V_MAD_U16:
-    case Op::V_MAD_I16:
-    case Op::V_FMA_F16:
-    case Op::V_DIV_FIXUP_F16:
-    case Op::V_CVT_PK_FP8_F32:
-    case Op::V_CVT_PK_BF8_F32:
-    case Op::V_CVT_SR_FP8_F32:
-    case Op::V_CVT_SR_BF8_F32:
-      return true;
-    default:
-      return is_matrix_sparse(op) || std::strstr(op_info(op).name, "_d16") != nullptr;
+  case Op::V_FMAC_F32:
+  case Op::V_FMAC_F64:
+  case Op::V_MAC_F16:
+  case Op::V_PK_FMAC_F16:
+  case Op::V_DOT2C_F32_F16:
+  case Op::V_DOT2C_I32_I16:
+  case Op::V_DOT4C_I32_I8:
+  case Op::V_DOT8C_I32_I4:
+  case Op::V_WRITELANE_B32:
+  // The other half, or the other bytes, of the destination are preserved.
+  case Op::V_FMA_MIXLO_F16:
+  case Op::V_FMA_MIXHI_F16:
+  case Op::V_MAD_F16:
+  case Op::V_MAD_U16:
+  case Op::V_MAD_I16:
+  case Op::V_FMA_F16:
+  case Op::V_DIV_FIXUP_F16:
+  case Op::V_CVT_PK_FP8_F32:
+  case Op::V_CVT_PK_BF8_F32:
+  case Op::V_CVT_SR_FP8_F32:
+  case Op::V_CVT_SR_BF8_F32: return true;
+  default: return is_matrix_sparse(op) || std::strstr(op_info(op).name, "_d16") != nullptr;
   }
 }
 
-bool is_matrix_sparse(Op op) { return std::strncmp(op_info(op).name, "v_smfmac", 8) == 0; }
+bool is_matrix_sparse(Op op) {
+  return std::strncmp(op_info(op).name, "v_smfmac", 8) == 0;
+}
 
 bool is_small_float_conversion(Op op) {
   return op == Op::V_CVT_F32_FP8 || op == Op::V_CVT_F32_BF8 || op == Op::V_CVT_PK_F32_FP8 ||
