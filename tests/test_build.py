@@ -1,7 +1,6 @@
 """What a build produces, and what it refuses."""
 
 import importlib.metadata
-import importlib.util
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from device_compiler import compile_hip
 from liteattention_rocm import _C, code_object
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,28 +19,11 @@ CHECK = ROOT / "cmake" / "check_code_object.py"
 OFFENDERS = ROOT / "tests" / "stubs" / "offenders.hip"
 
 
-@pytest.fixture(scope="module")
-def compile_device(tmp_path_factory):
-    """Compiles HIP source to a code object with the pinned compiler and the build's own wrapper scripts."""
-    folder = tmp_path_factory.mktemp("device-compiler")
-    zig = Path(importlib.util.find_spec("ziglang").origin).with_name("zig")
-    for name in ("clang", "lld"):
-        text = (ROOT / "cmake" / f"{name}.in").read_text()
-        text = text.replace("@ZIG@", str(zig)).replace("@DEVICE_COMPILER_FOLDER@", str(folder))
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-
-    def run(source: Path, arch: str, *options: str) -> Path:
-        image = folder / f"{source.stem}.{arch}.hsaco"
-        command = [folder / "clang", "-x", "hip", f"--offload-arch={arch}", "--offload-device-only"]
-        command += [
-            "--no-gpu-bundle-output",
-            "-nogpulib",
-            "-nogpuinc",
-            "-mcode-object-version=5",
-            "-std=c++17",
-        ]
-        subprocess.run([*command, "-O3", *options, source, "-o", image], check=True)
+@pytest.fixture
+def compile_offenders(tmp_path):
+    def run(architecture: str, *flags: str) -> Path:
+        image = tmp_path / f"offenders.{architecture}.hsaco"
+        image.write_bytes(compile_hip(OFFENDERS.read_text(), "-O3", *flags, architecture=architecture))
         return image
 
     return run
@@ -81,8 +64,8 @@ def test_kernels_take_the_argument_struct_of_the_host():
 # What the check refuses
 
 
-def test_each_limit_is_named_with_kernel_and_value(compile_device):
-    image = compile_device(OFFENDERS, "gfx942")
+def test_each_limit_is_named_with_kernel_and_value(compile_offenders):
+    image = compile_offenders("gfx942")
     result = check(image, "gfx942")
     assert result.returncode == 1
     for pattern in (
@@ -99,8 +82,8 @@ def test_each_limit_is_named_with_kernel_and_value(compile_device):
     assert kernels["takes_300_vgprs"].vgprs > 256
 
 
-def test_lds_overflow_is_refused(compile_device):
-    image = compile_device(OFFENDERS, "gfx950", "-DOVERSIZED_LDS")
+def test_lds_overflow_is_refused(compile_offenders):
+    image = compile_offenders("gfx950", "-DOVERSIZED_LDS")
     result = check(image, "gfx950")
     assert result.returncode == 1
     assert "takes_80000_bytes_of_lds: 80000 bytes of LDS, at most 65536" in result.stderr
