@@ -51,7 +51,10 @@ def _run(arguments: list[str], source: str, suffix: str) -> bytes:
         path, output = Path(folder) / f"kernel{suffix}", Path(folder) / "kernel.hsaco"
         path.write_text(source)
         done = subprocess.run(
-            [*command, *arguments, str(path), "-o", str(output)], env=environment, capture_output=True, text=True
+            [*command, *arguments, str(path), "-o", str(output)],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         if done.returncode != 0:
             raise RuntimeError(f"the device compiler failed:\n{done.stderr}")
@@ -59,7 +62,9 @@ def _run(arguments: list[str], source: str, suffix: str) -> bytes:
 
 
 @functools.cache
-def compile_hip(source: str, *flags: str, architecture: str = "gfx942", code_object_version: int = 5) -> bytes:
+def compile_hip(
+    source: str, *flags: str, architecture: str = "gfx942", code_object_version: int = 5
+) -> bytes:
     """The code object of HIP source, to which `PRELUDE` is prepended.
 
     Args:
