@@ -1,1 +1,1 @@
-"""End-to-end harness: one Wan2.1-T2V video per attention backend, made through SGLang, and their comparison."""
+"""End-to-end harness: one Wan2.1-T2V video per attention backend, made through SGLang, compared."""

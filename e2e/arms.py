@@ -19,9 +19,10 @@ class Arm:
         name: as given to ``--arms``.
         backend: SGLang's ``--attention-backend``.
         about: what computes the attention, for the report.
-        rounding: bfloat16 rounding of P and O that the arm asks its kernel for; None where there is no choice.
-        kernel: what the name of every kernel begins with that serves an attention call; None where the arm launches
-            none in the simulator.
+        rounding: bfloat16 rounding of P and O that the arm asks its kernel for; None where there is no
+            choice.
+        kernel: part of the name of the one kernel that serves the arm's attention; None where the simulator
+            runs none.
     """
 
     name: str
@@ -33,9 +34,15 @@ class Arm:
 
 _ARMS = (
     Arm(OURS, "liteattention_rocm", "this project's code object, rtz", "rtz", "attention_forward_rtz"),
-    Arm("liteattention_rocm_rtne", "liteattention_rocm", "this project's code object, rtne", "rtne", "attention_forward_rtne"),
-    Arm(PEER, "aiter", "AITER's code object, rtz as SGLang passes it", "rtz", "_ZN5aiter"),
-    Arm(PEER_RTNE, "aiter", "AITER's code object, rtne: the noise floor", "rtne", "_ZN5aiter"),
+    Arm(
+        "liteattention_rocm_rtne",
+        "liteattention_rocm",
+        "this project's code object, rtne",
+        "rtne",
+        "attention_forward_rtne",
+    ),
+    Arm(PEER, "aiter", "AITER's code object, rtz as SGLang passes it", "rtz", "fmha_fwd_hd128_bf16_rtz"),
+    Arm(PEER_RTNE, "aiter", "AITER's code object, rtne: the noise floor", "rtne", "fmha_fwd_hd128_bf16_rtne"),
     Arm(SDPA, "torch_sdpa", "PyTorch's scaled_dot_product_attention"),
 )
 ARMS = {arm.name: arm for arm in _ARMS}

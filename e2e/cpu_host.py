@@ -15,12 +15,14 @@ RESIDUAL_NORM_SCALE_SHIFT = "fused_scale_residual_norm_scale_shift_cpu"
 def prepare() -> None:
     """Lets SGLang's diffusion runtime import and run on this CPU; call before anything imports SGLang.
 
-    The platform is named because SGLang otherwise looks for devices; torchvision's meta functions are left out
-    because beside a CPU build of torch they refuse to register; the two fused operators that SGLang's Wan
+    The platform is named because SGLang otherwise looks for devices; torchvision's meta functions are left
+    out because beside a CPU build of torch they refuse to register; the two fused operators that SGLang's Wan
     transformer takes from its own CPU kernel package are defined in PyTorch.
     """
     os.environ["SGLANG_DIFFUSION_PLATFORM_OVERRIDE"] = "cpu"
-    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+    sys.modules.setdefault(
+        "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
+    )
     define_fused_operators()
 
 
@@ -29,13 +31,13 @@ def define_fused_operators() -> None:
     library = torch.library.Library("sgl_kernel", "FRAGMENT")
     missing = [
         (
-            f"{NORM_SCALE_SHIFT}(Tensor x, Tensor? w, Tensor? b, Tensor scale, Tensor shift, str kind, float eps)"
-            " -> Tensor",
+            f"{NORM_SCALE_SHIFT}(Tensor x, Tensor? w, Tensor? b, Tensor scale, Tensor shift, str kind,"
+            " float eps) -> Tensor",
             norm_scale_shift,
         ),
         (
-            f"{RESIDUAL_NORM_SCALE_SHIFT}(Tensor r, Tensor x, Tensor? gate, Tensor? w, Tensor? b, Tensor scale,"
-            " Tensor shift, str kind, float eps) -> (Tensor, Tensor)",
+            f"{RESIDUAL_NORM_SCALE_SHIFT}(Tensor r, Tensor x, Tensor? gate, Tensor? w, Tensor? b,"
+            " Tensor scale, Tensor shift, str kind, float eps) -> (Tensor, Tensor)",
             residual_norm_scale_shift,
         ),
     ]
@@ -89,6 +91,6 @@ def residual_norm_scale_shift(
     kind: str,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`norm_scale_shift` of ``residual + x·gate`` (no gate: ``residual + x``); returns it and that sum."""
+    """:func:`norm_scale_shift` of ``residual + x·gate`` (gate None: 1); returns it and that sum."""
     total = (residual.float() + x.float() * (1 if gate is None else gate.float())).to(residual.dtype)
     return norm_scale_shift(total, weight, bias, scale, shift, kind, eps), total

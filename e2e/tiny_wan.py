@@ -1,4 +1,4 @@
-"""A tiny Wan2.1-T2V with random weights in diffusers layout: real shapes where attention is concerned, 4 MB."""
+"""A tiny Wan2.1-T2V with random weights in diffusers layout: attention as wide as the real one's, 4 MB."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ PROMPTS = (
 def make(folder: Path, seed: int = 0) -> Path:
     """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
 
-    The same seed gives the same weights. Text encoder and VAE have the classes of the real pipeline, so every stage
-    of SGLang's runs; the text encoder's heads are 16 wide, which an attention backend for 128 must leave alone.
+    The same seed gives the same weights. Text encoder and VAE have the classes of the real pipeline, so every
+    stage of SGLang's runs; the text encoder's heads are 16 wide, which an attention backend for 128 must
+    leave alone.
 
     Args:
         folder: where the diffusers pipeline goes.
@@ -71,7 +72,11 @@ def make(folder: Path, seed: int = 0) -> Path:
         prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
     )
     pipeline = WanPipeline(
-        tokenizer=tokenizer, text_encoder=text_encoder, transformer=transformer.to(torch.bfloat16), vae=vae, scheduler=scheduler
+        tokenizer=tokenizer,
+        text_encoder=text_encoder,
+        transformer=transformer.to(torch.bfloat16),
+        vae=vae,
+        scheduler=scheduler,
     )
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -84,9 +89,9 @@ def make(folder: Path, seed: int = 0) -> Path:
 def let_attention_matter(transformer: torch.nn.Module) -> None:
     """Rescales fresh weights in place so that what attention computes shows in the video.
 
-    With diffusers' initial weights it does not: scores are nearly uniform and the residual's bfloat16 swallows the
-    result. Here linear layers keep the variance of their input, gates are of order one, and scores of normalised
-    queries and keys have a standard deviation of :data:`SCORE_DEVIATION`.
+    With diffusers' initial weights it does not: scores are nearly uniform and the residual's bfloat16
+    swallows the result. Here linear layers keep the variance of their input, gates are of order one, and
+    scores of normalised queries and keys have a standard deviation of :data:`SCORE_DEVIATION`.
     """
     for module in transformer.modules():
         if isinstance(module, torch.nn.Linear):
@@ -115,5 +120,9 @@ def make_tokenizer():
     end = tokenizer.token_to_id("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=512,
     )

@@ -1,11 +1,12 @@
-"""The attention backend that SGLang's layers call: self- and cross-attention through ``liteattention_rocm``."""
+"""The attention backend that SGLang's layers call, for self- and cross-attention."""
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Mapping
+from typing import Any
 
 import torch
 from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend import (
@@ -29,9 +30,10 @@ logger = logging.getLogger(__name__)
 def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> None:
     """Refuses a layer that can't be served, before SGLang builds it.
 
-    float16 passes here although the kernel is bfloat16: SGLang's denoising stage asks with float16 for metadata
-    alone, and a layer that then computes in float16 is served by :class:`LiteAttentionImpl`'s fallback. The code
-    object is loaded here too, and the configuration read: a run that can't work stops before its weights are loaded.
+    float16 passes here although the kernel is bfloat16: SGLang's denoising stage asks with float16 for
+    metadata alone, and a layer that then computes in float16 is served by :class:`LiteAttentionImpl`'s
+    fallback. The code object is loaded here too, and the configuration read: a run that can't work stops
+    before its weights are loaded.
 
     Args:
         head_size: channels of one head.
@@ -39,7 +41,8 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
         device: where SGLang's worker runs.
 
     Raises:
-        ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is allowed.
+        ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
+            allowed.
         RuntimeError: the device has no code object here, or no HIP library.
     """
     if head_size != HEAD_SIZE:
@@ -55,8 +58,8 @@ class Settings:
     """What ``--attention-backend-config`` may set.
 
     Attributes:
-        rounding: how P and O are rounded to bfloat16: ``rtne``, ``rtna`` or ``rtz``. The default is the mode that
-            SGLang passes to AITER.
+        rounding: how P and O are rounded to bfloat16: ``rtne``, ``rtna`` or ``rtz``. The default is the mode
+            that SGLang passes to AITER.
     """
 
     rounding: str = "rtz"
@@ -68,12 +71,13 @@ class Settings:
             )
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any] | None, shared: bool = False) -> "Settings":
+    def parse(cls, config: Mapping[str, Any] | None, shared: bool = False) -> Settings:
         """Reads SGLang's parsed configuration, whichever of its forms (JSON, YAML, ``key=value``) it came in.
 
         Args:
             config: key to value; None is empty.
-            shared: whether another backend may read the same configuration; then keys we don't know are left to it.
+            shared: whether another backend may read the same configuration; then keys we don't know are left
+                to it.
 
         Raises:
             ValueError: an unknown key (unless ``shared``) or a value that is not allowed, naming both.
@@ -83,7 +87,8 @@ class Settings:
         unknown = [key for key in config if key not in known]
         if unknown and not shared:
             raise ValueError(
-                f"attention_backend_config: unknown key {unknown[0]!r} for {BACKEND_NAME} (allowed: {', '.join(known)})"
+                f"attention_backend_config: unknown key {unknown[0]!r} for {BACKEND_NAME} "
+                f"(allowed: {', '.join(known)})"
             )
         return cls(**{key: config[key] for key in known if key in config})
 
@@ -91,7 +96,8 @@ class Settings:
 def configured_settings() -> Settings:
     """The settings of SGLang's global server arguments.
 
-    The configuration is one for all backends: where the arguments name another backend beside ours, its keys pass.
+    The configuration is one for all backends: where the arguments name another backend beside ours, its keys
+    pass.
     """
     args = get_global_server_args()
     named = {args.attention_backend, *(args.component_attention_backends or {}).values()}
@@ -110,7 +116,7 @@ class LiteAttentionBackend(AttentionBackend):
         return AttentionBackendEnum[BACKEND_NAME.upper()]
 
     @staticmethod
-    def get_impl_cls() -> type["LiteAttentionImpl"]:
+    def get_impl_cls() -> type[LiteAttentionImpl]:
         return LiteAttentionImpl
 
     @staticmethod
@@ -125,8 +131,8 @@ class LiteAttentionBackend(AttentionBackend):
 class LiteAttentionImpl(AttentionImpl):
     """One attention layer, self or cross.
 
-    SGLang selects backends by head size and dtype alone. What only the layer or the call reveals, causal attention
-    and float16 tensors, goes to SGLang's torch SDPA, and the log says so once.
+    SGLang selects backends by head size and dtype alone. What only the layer or the call reveals, causal
+    attention and float16 tensors, goes to SGLang's torch SDPA, and the log says so once.
 
     Args:
         num_heads: query heads on this rank.

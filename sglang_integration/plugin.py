@@ -1,8 +1,8 @@
 """Entry point of the SGLang diffusion plugin.
 
 :func:`register` runs in every SGLang process before its runtime is imported. It adds one member to SGLang's
-closed ``AttentionBackendEnum`` and hooks the platform's backend choice; kernels, torch ops and SGLang's attention
-layers are imported only once a layer asks for this backend.
+closed ``AttentionBackendEnum`` and hooks the platform's backend choice; kernels, torch ops and SGLang's
+attention layers are imported only once a layer asks for this backend.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 BACKEND_NAME = "liteattention_rocm"
 BACKEND_CLASS = "sglang_integration.backend.LiteAttentionBackend"
@@ -28,14 +29,16 @@ def register() -> None:
     ``LITEATTENTION_ROCM_DISABLE=1`` in the environment turns registration off.
     """
     if os.environ.get(DISABLE_VARIABLE, "0") not in ("", "0"):
-        logger.info("%s is set: SGLang attention backend %s is not registered", DISABLE_VARIABLE, BACKEND_NAME)
+        logger.info(
+            "%s is set: SGLang attention backend %s is not registered", DISABLE_VARIABLE, BACKEND_NAME
+        )
         return
     try:
         hook_backend_choice(choose_backend)
         add_backend_name(BACKEND_NAME)
     except Exception as error:  # a plugin must not take its host down
         logger.error(
-            "SGLang attention backend %s could not be registered (%s: %s); SGLang 0.5.23 is what it is built for",
+            "SGLang attention backend %s could not be registered (%s: %s); it is built for SGLang 0.5.23",
             BACKEND_NAME,
             type(error).__name__,
             " ".join(str(error).split()),
@@ -45,8 +48,8 @@ def register() -> None:
 def add_backend_name(name: str) -> enum.Enum:
     """Adds ``name`` to SGLang's ``AttentionBackendEnum`` and returns the member, a dense backend to SGLang.
 
-    The class itself stays: SGLang holds its members in sets and compares them by identity. The value is the name,
-    which can't meet one of the class's automatic integers, and by which the member pickles.
+    The class itself stays: SGLang holds its members in sets and compares them by identity. The value is the
+    name, which can't meet one of the class's automatic integers, and by which the member pickles.
     """
     from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
 
@@ -65,10 +68,10 @@ def add_backend_name(name: str) -> enum.Enum:
 
 
 def hook_backend_choice(hook: Callable[..., str]) -> None:
-    """Has SGLang call ``hook(original, platform_class, selected, head_size, dtype)`` where it picks a backend.
+    """Has SGLang call ``hook(original, platform, selected, head_size, dtype)`` where it picks a backend.
 
-    SGLang keeps ``@classmethod`` only for methods that the target class defines itself, so the target is the class
-    in the current platform's ancestry that does.
+    SGLang keeps ``@classmethod`` only for methods that the target class defines itself, so the target is the
+    class in the current platform's ancestry that does.
 
     Raises:
         LookupError: no class of the platform defines the method.
@@ -96,8 +99,9 @@ def choose_backend(
         The class path of the attention backend.
 
     Raises:
-        ValueError: a layer, a device or a configuration that this backend can't serve. SGLang then falls back for
-            auxiliary components and stops for the diffusion transformer, as it does for backends of its own.
+        ValueError: a layer, a device or a configuration that this backend can't serve. SGLang then falls back
+            for auxiliary components and stops for the diffusion transformer, as it does for backends of its
+            own.
     """
     if getattr(selected, "name", None) != BACKEND_NAME.upper():
         return original(platform, selected, head_size, dtype)

@@ -1,0 +1,325 @@
+"""One arm: one process that loads SGLang, makes the video and writes what it saw.
+
+``python -m e2e.generate JOB.json`` is what :mod:`e2e.compare` starts, once per arm, so that neither a backend
+choice that SGLang caches nor a crash reaches another arm. Lines on standard output that begin with
+:data:`MARK` are for the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from e2e.arms import ARMS, Arm
+
+MARK = "@e2e "
+FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
+SIMULATED_TIME = "host seconds, simulated on this CPU: not a speed"
+MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
+
+
+@dataclass
+class Job:
+    """What an arm is to make.
+
+    Attributes:
+        arm: name in :data:`e2e.arms.ARMS`.
+        folder: where results go; it exists.
+        model: folder of the diffusers pipeline, or a name SGLang resolves.
+        model_id: the name by which SGLang finds the pipeline class of a local folder; None to leave it to
+            SGLang.
+        prompt, height, width, frames, steps, guidance, seed: the request; height and width in pixels.
+        device: ``cpu`` or ``rocm``.
+        warmup: generations before the measured one.
+        sglang: further server arguments of SGLang's.
+    """
+
+    arm: str
+    folder: str
+    model: str
+    model_id: str | None
+    prompt: str
+    height: int
+    width: int
+    frames: int
+    steps: int
+    guidance: float
+    seed: int
+    device: str
+    warmup: int = 0
+    sglang: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        return cls(**json.loads(path.read_text()))
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def tell(**message: Any) -> None:
+    """Sends one message to the parent."""
+    print(MARK + json.dumps(message), flush=True)
+
+
+def main(path: str) -> int:
+    """Runs the job in ``path``; its results lie in the job's folder afterwards."""
+    job = Job.read(Path(path))
+    arm = ARMS[job.arm]
+    tell(stage="loading SGLang")
+    started = time.perf_counter()
+    pipeline, server_args = load(job, arm)
+    layers = watch(pipeline, job, arm)
+    ready = time.perf_counter() - started
+
+    kernels: dict[str, Any] = {}
+    for _ in range(job.warmup):
+        tell(stage="warming up")
+        with device_kernels(job, kernels):
+            run(pipeline, server_args, job)
+    layers.clear()
+    reset_statistics(job)
+    tell(stage="generating")
+    started = time.perf_counter()
+    output = run(pipeline, server_args, job)
+    seconds = time.perf_counter() - started
+
+    tell(stage="writing")
+    result = describe(job, arm, layers, kernels or simulated_kernels(job))
+    result["times"] = times(job, output, ready, seconds)
+    write_video(Path(job.folder), output)
+    result.update(frames=int(output.output.shape[2]), video="video.mp4", frame_folder="frames")
+    (Path(job.folder) / "arm.json").write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def load(job: Job, arm: Arm):
+    """SGLang's pipeline in this process, with the arm's attention backend.
+
+    Returns:
+        The pipeline and SGLang's server arguments.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0"
+    )
+    os.environ.update(SGLANG_DIFFUSION_STAGE_LOGGING="1", SGLANG_DIFFUSION_SYNC_STAGE_PROFILING="1")
+    if Path(job.model).is_dir():
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    extra = dict(job.sglang)
+    if job.device == "cpu":
+        from e2e import cpu_host
+
+        cpu_host.prepare()
+        # A CPU without bfloat16 instructions decodes ten times faster in float32.
+        extra.setdefault("component_precisions", {"vae": "fp32"})
+
+    from sglang.multimodal_gen.runtime.platforms.plugins import apply_plugin_hooks
+
+    if arm.backend == "aiter":
+        set_up_aiter(job, arm)
+    apply_plugin_hooks()
+
+    from sglang.multimodal_gen.runtime.distributed.parallel_state import (
+        maybe_init_distributed_environment_and_model_parallel,
+    )
+    from sglang.multimodal_gen.runtime.pipelines_core import build_pipeline
+    from sglang.multimodal_gen.runtime.server_args import ServerArgs, set_global_server_args
+
+    if arm.rounding is not None and (arm.backend != "aiter" or job.device == "cpu"):
+        extra["attention_backend_config"] = json.dumps({"rounding": arm.rounding})
+    if job.model_id is not None:
+        extra["model_id"] = job.model_id
+    server_args = ServerArgs.from_kwargs(
+        model_path=job.model, attention_backend=arm.backend, num_gpus=1, **extra
+    )
+    set_global_server_args(server_args)
+    maybe_init_distributed_environment_and_model_parallel(tp_size=1, sp_size=1)
+    tell(stage="loading the model")
+    return build_pipeline(server_args), server_args
+
+
+def set_up_aiter(job: Job, arm: Arm) -> None:
+    """AITER's rounding for this arm: its code object in the simulator, or SGLang's own backend on ROCm."""
+    if job.device == "cpu":
+        from e2e import aiter_simulated
+
+        aiter_simulated.register()
+        return
+    from sglang.multimodal_gen.runtime.layers.attention.backends import aiter
+
+    aiter.AITER_BF16_CVT_MODE = {"rtne": 0, "rtna": 1, "rtz": 2}[arm.rounding]
+
+
+def watch(pipeline: Any, job: Job, arm: Arm):
+    """Counts the transformer's attention calls and reports progress.
+
+    Raises:
+        RuntimeError: SGLang chose another backend than the arm's.
+    """
+    from e2e.layers import LayerCalls
+
+    told = 0.0
+
+    def report(calls: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 0.5:
+            told = time.monotonic()
+            tell(calls=calls)
+
+    layers = LayerCalls(pipeline.modules["transformer"], report)
+    if layers.backends != {arm.backend}:
+        raise RuntimeError(
+            f"SGLang chose {', '.join(sorted(layers.backends))} where {arm.backend} was asked for"
+        )
+    branches = 2 if job.guidance > 1 else 1
+    kinds = sum(hasattr(module, "attn_impl") for module in pipeline.modules["transformer"].modules())
+    tell(expected=kinds * branches * job.steps)
+    return layers
+
+
+def run(pipeline: Any, server_args: Any, job: Job) -> Any:
+    """One generation; returns SGLang's output: frames [1, 3, F, H, W] in 0…1, latents of every step."""
+    from sglang.multimodal_gen.configs.sample.sampling_params import SamplingParams
+    from sglang.multimodal_gen.runtime.entrypoints.utils import prepare_request
+
+    sampling = SamplingParams.from_user_sampling_params_args(
+        server_args.model_path,
+        server_args=server_args,
+        prompt=job.prompt,
+        height=job.height,
+        width=job.width,
+        num_frames=job.frames,
+        num_inference_steps=job.steps,
+        guidance_scale=job.guidance,
+        seed=job.seed,
+        save_output=False,
+        return_trajectory_latents=True,
+    )
+    with torch.inference_mode():
+        return pipeline.forward(
+            prepare_request(server_args=server_args, sampling_params=sampling), server_args
+        )
+
+
+def reset_statistics(job: Job) -> None:
+    if job.device == "cpu":
+        from liteattention_rocm import simulator
+
+        simulator.reset_statistics()
+
+
+def simulated_kernels(job: Job) -> dict[str, Any]:
+    """The simulator's counts per kernel since the last reset; empty on a device."""
+    if job.device != "cpu":
+        return {}
+    from liteattention_rocm import simulator
+
+    return simulator.statistics()["kernels"]
+
+
+@contextlib.contextmanager
+def device_kernels(job: Job, kernels: dict[str, Any]):
+    """Adds the block's launches per device kernel to ``kernels`` (torch's profiler); none on a CPU."""
+    if job.device == "cpu":
+        yield
+        return
+    from torch.profiler import DeviceType, ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        yield
+    for event in profiler.events():
+        if event.device_type == DeviceType.CUDA:
+            entry = kernels.setdefault(event.name, {"launches": 0, "seconds": 0.0})
+            entry["launches"] += 1
+            entry["seconds"] += event.time_range.elapsed_us() / 1e6
+
+
+def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[str, Any]:
+    """What served the arm.
+
+    Raises:
+        RuntimeError: in the simulator, when the launches of the arm's kernel are not the layers' calls.
+    """
+    if job.device == "cpu":
+        served = {name: counts["launches"] for name, counts in kernels.items()}
+        ours = sum(launches for name, launches in served.items() if arm.kernel and arm.kernel in name)
+        if ours != (layers.total if arm.kernel else 0) or ours != sum(served.values()):
+            raise RuntimeError(f"{layers.total} attention calls, but the simulator launched {served}")
+    return {
+        "arm": arm.name,
+        "about": arm.about,
+        "backend": arm.backend,
+        "rounding": arm.rounding,
+        "simulated": job.device == "cpu" and arm.kernel is not None,
+        "attention": layers.summary(),
+        "kernels": kernels,
+        "instructions": sum(counts.get("instructions", 0) for counts in kernels.values()),
+        "matrix_instructions": sum(counts.get("matrix", 0) for counts in kernels.values()),
+    }
+
+
+def times(job: Job, output: Any, ready: float, seconds: float) -> dict[str, Any]:
+    """Seconds of the measured generation, and SGLang's own performance dump beside it.
+
+    Args:
+        ready: from the start until the pipeline was loaded.
+        seconds: of the generation.
+    """
+    from sglang.multimodal_gen.runtime.utils.perf_logger import PerformanceLogger
+
+    metrics = output.metrics
+    metrics.total_duration_ms = seconds * 1000
+    PerformanceLogger.dump_benchmark_report(str(Path(job.folder) / "perf.json"), metrics, tag=job.arm)
+    return {
+        "basis": SIMULATED_TIME if job.device == "cpu" else MEASURED_TIME,
+        "warmup_generations": job.warmup,
+        "ready_s": ready,
+        "total_s": seconds,
+        "stages_s": {name: value / 1000 for name, value in metrics.stages.items()},
+        "steps_s": [value / 1000 for value in metrics.steps],
+    }
+
+
+def write_video(folder: Path, output: Any) -> None:
+    """Writes ``frames/*.png``, ``video.mp4`` (H.264, yuv420p) and float32 ``latents.npy`` [steps, C, F, h, w]."""
+    import imageio.v2 as imageio
+    from PIL import Image
+
+    frames = to_frames(output.output[0])
+    (folder / "frames").mkdir(exist_ok=True)
+    for index, frame in enumerate(frames):
+        Image.fromarray(frame).save(folder / "frames" / f"{index:04d}.png")
+    with imageio.get_writer(
+        folder / "video.mp4",
+        fps=FRAMES_PER_SECOND,
+        codec="libx264",
+        pixelformat="yuv420p",
+        quality=9,
+        macro_block_size=2,
+    ) as writer:
+        for frame in frames:
+            writer.append_data(frame)
+    np.save(folder / "latents.npy", output.trajectory_latents[0].float().numpy())
+
+
+def to_frames(video: torch.Tensor) -> np.ndarray:
+    """Frames [F, H, W, 3] uint8 of a video [3, F, H, W] in 0…1, rounded to nearest."""
+    scaled = (video.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    return scaled.permute(1, 2, 3, 0).cpu().numpy()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

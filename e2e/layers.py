@@ -1,0 +1,71 @@
+"""Counts the calls of SGLang's attention layers, whichever backend serves them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class LayerCalls:
+    """Watches every attention layer of a model.
+
+    Args:
+        model: the diffusion transformer as SGLang loaded it.
+        on_call: called with the number of calls so far after each call.
+
+    Raises:
+        RuntimeError: the model has no attention layer of SGLang's: its loader fell back to another
+            implementation.
+    """
+
+    def __init__(self, model: torch.nn.Module, on_call: Callable[[int], None] = lambda calls: None) -> None:
+        self._calls: Counter[tuple] = Counter()
+        self._on_call = on_call
+        self.backends: set[str] = set()
+        for name, module in model.named_modules():
+            if hasattr(module, "attn_impl"):
+                self.backends.add(str(module.backend))
+                self._watch(name, module)
+        if not self.backends:
+            raise RuntimeError(
+                f"{type(model).__module__}.{type(model).__name__} has no attention layer of SGLang's"
+            )
+
+    def _watch(self, name: str, module: torch.nn.Module) -> None:
+        role = "cross" if module.is_cross_attention else "self"
+        forward = module.attn_impl.forward
+
+        def counted(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **named: Any
+        ) -> Any:
+            output = forward(query, key, value, *rest, **named)
+            strided = not value.is_contiguous()
+            self._calls[role, str(module.backend), tuple(query.shape), key.shape[1], strided] += 1
+            self._on_call(self.total)
+            return output
+
+        module.attn_impl.forward = counted
+
+    @property
+    def total(self) -> int:
+        return sum(self._calls.values())
+
+    def clear(self) -> None:
+        self._calls.clear()
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Per kind of call: role, backend, count, query shape [B, S, H, D], KV length, whether V is strided."""
+        return [
+            {
+                "role": role,
+                "backend": backend,
+                "calls": calls,
+                "query_shape": list(shape),
+                "kv_length": kv_length,
+                "value_strided": strided,
+            }
+            for (role, backend, shape, kv_length, strided), calls in sorted(self._calls.items(), reverse=True)
+        ]
