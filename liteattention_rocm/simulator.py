@@ -220,6 +220,7 @@ class Module:
             dynamic_lds: bytes of dynamic LDS.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C stopped the launch.
             SimulatorError: no such kernel, or a fault; the message names kernel, wave and instruction.
         """
         function = ctypes.c_void_p()
@@ -229,7 +230,14 @@ class Module:
         size = ctypes.c_size_t(len(arguments))
         # HIP_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 3)
-        code = self._library.hipModuleLaunchKernel(function, *grid, *block, dynamic_lds, None, None, extra)
+        try:
+            code = self._library.hipModuleLaunchKernel(
+                function, *grid, *block, dynamic_lds, None, None, extra
+            )
+        except SystemError as error:
+            # Ctrl-C during the launch: the interrupt check left the exception behind, which ctypes does not
+            # expect of a C function.
+            raise error.__cause__ or error from None
         _check(self._library, code, f"launch of {name!r}")
 
     def close(self) -> None:

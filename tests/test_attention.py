@@ -1,7 +1,9 @@
 """The kernel, simulated, against float64 and against a float32 replica with the same rounding."""
 
 import os
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -120,6 +122,38 @@ def test_rounding_modes_differ():
     assert (rtz.double() - expected).mean() < -1e-3
     assert abs((rtne.double() - expected).mean()) < 1e-4
     assert (bits(rtne) != bits(rtna)).float().mean() < 0.05
+
+
+@pytest.fixture
+def interrupt():
+    """Sends SIGINT to this process after some seconds, as Ctrl-C does."""
+    previous = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_ctrl_c_stops_a_launch(interrupt):
+    """Within a second, of a launch that would take a minute; the next call is right."""
+    q = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16).expand(1, 4096, 24, 128)
+    interrupt(0.3)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        liteattention_rocm.attention(q, q, q)
+    assert time.monotonic() - begin < 5
+    check_case(Case(20, 20))
+
+
+def test_ctrl_c_stops_a_launch_of_aiters(interrupt, aiter):
+    q = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16).expand(1, 4096, 24, 128)
+    interrupt(0.3)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        aiter.forward(q, q, q)
+    assert time.monotonic() - begin < 5
+    assert aiter.forward(q[:, :4], q[:, :4], q[:, :4]).isfinite().all()
 
 
 def test_threads_share_one_process():
