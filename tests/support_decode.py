@@ -65,8 +65,19 @@ class Lines:
 
     def s(self, registers: int = 1) -> str:
         if registers <= 2 and self.random.random() < 0.25:
-            return self.pick("vcc", "exec", "flat_scratch", "xnack_mask", "ttmp[4:5]") if registers == 2 else self.pick(
-                "vcc_lo", "vcc_hi", "m0", "exec_lo", "exec_hi", "flat_scratch_lo", "xnack_mask_hi", "ttmp7"
+            return (
+                self.pick("vcc", "exec", "flat_scratch", "xnack_mask", "ttmp[4:5]")
+                if registers == 2
+                else self.pick(
+                    "vcc_lo",
+                    "vcc_hi",
+                    "m0",
+                    "exec_lo",
+                    "exec_hi",
+                    "flat_scratch_lo",
+                    "xnack_mask_hi",
+                    "ttmp7",
+                )
             )
         return self.group("s", registers, 0, 96)
 
@@ -110,7 +121,9 @@ class Lines:
     def scalar(self, row: Row) -> str:
         name, kinds = row.mnemonic, row.operands
         if name == "s_set_gpr_idx_on":
-            return f"{name} {self.group('s', 1, 0, 96)}, gpr_idx({self.pick('SRC0', 'SRC0,DST', 'SRC1,SRC2')})"
+            return (
+                f"{name} {self.group('s', 1, 0, 96)}, gpr_idx({self.pick('SRC0', 'SRC0,DST', 'SRC1,SRC2')})"
+            )
         operands = [] if kinds[0] == "-" else [self.s(width(kinds[0]))]
         register_only = re.match(r"s_(movrels|setpc|swappc|rfe_b64|cbranch)", name)
         literal = False
@@ -124,7 +137,11 @@ class Lines:
 
     def scalar_immediate(self, row: Row) -> str:
         name = row.mnemonic
-        register = "hwreg(" + self.pick("HW_REG_MODE", "HW_REG_HW_ID, 8, 4", "HW_REG_XCC_ID, 0, 4", "30, 1, 31") + ")"
+        register = (
+            "hwreg("
+            + self.pick("HW_REG_MODE", "HW_REG_HW_ID, 8, 4", "HW_REG_XCC_ID, 0, 4", "30, 1, 31")
+            + ")"
+        )
         if name == "s_setreg_imm32_b32":
             return f"{name} {register}, {hex(self.random.randrange(65, 1 << 31))}"
         if name == "s_setreg_b32":
@@ -139,15 +156,26 @@ class Lines:
     def program_control(self, row: Row) -> str:
         name = row.mnemonic
         if name == "s_waitcnt":
-            full = f"vmcnt({self.random.randrange(63)}) expcnt({self.random.randrange(7)}) lgkmcnt({self.random.randrange(15)})"
+            vmcnt, expcnt, lgkmcnt = (self.random.randrange(limit) for limit in (63, 7, 15))
+            full = f"vmcnt({vmcnt}) expcnt({expcnt}) lgkmcnt({lgkmcnt})"
             return f"{name} " + self.pick(full, "vmcnt(0)", "vmcnt(62)", "lgkmcnt(3)", "expcnt(0) lgkmcnt(0)")
         if "branch" in name:
             return f"{name} {self.random.randrange(-999, 999)}"
         if "sendmsg" in name:
-            return f"{name} sendmsg({self.pick('MSG_INTERRUPT', 'MSG_GS, GS_OP_CUT, 1', 'MSG_GS_DONE, GS_OP_NOP')})"
+            message = self.pick("MSG_INTERRUPT", "MSG_GS, GS_OP_CUT, 1", "MSG_GS_DONE, GS_OP_NOP")
+            return f"{name} sendmsg({message})"
         if name == "s_set_gpr_idx_mode":
             return f"{name} gpr_idx({self.pick('SRC1', 'SRC0,SRC1,SRC2,DST', 'DST')})"
-        if name in ("s_nop", "s_sleep", "s_sethalt", "s_setkill", "s_setprio", "s_trap", "s_incperflevel", "s_decperflevel"):
+        if name in (
+            "s_nop",
+            "s_sleep",
+            "s_sethalt",
+            "s_setkill",
+            "s_setprio",
+            "s_trap",
+            "s_incperflevel",
+            "s_decperflevel",
+        ):
             return f"{name} {self.random.randrange(4)}"
         return name + (self.pick("", " 3") if name == "s_endpgm" else "")
 
@@ -167,7 +195,9 @@ class Lines:
         low = 0 if buffer else -(1 << 20)
         immediate = self.random.randrange(low, 1 << 20)
         immediate = f"-{hex(-immediate)}" if immediate < 0 else hex(immediate)
-        operands.append(self.pick(immediate, self.group("s", 1, 0, 96), f"{self.group('s', 1, 0, 96)} offset:{immediate}"))
+        operands.append(
+            self.pick(immediate, self.group("s", 1, 0, 96), f"{self.group('s', 1, 0, 96)} offset:{immediate}")
+        )
         glc = self.pick("", " glc") if kinds[0] not in ("-", "k7") else ""
         return f"{name} {', '.join(operands)}{glc}"
 
@@ -204,7 +234,9 @@ class Lines:
                 operands.append(self.v(width(kind)))
             else:
                 has_literal = any(k.startswith("k") for k in kinds)
-                operands.append(self.vector_source(kind, not masked and not has_literal, not masked and not has_literal))
+                operands.append(
+                    self.vector_source(kind, not masked and not has_literal, not masked and not has_literal)
+                )
         return f"{row.mnemonic}{suffix} {', '.join(operands)}"
 
     def sdwa(self, row: Row, form: str) -> str:
@@ -245,10 +277,18 @@ class Lines:
         if not wide:
             controls += [f"quad_perm:[{','.join(self.pick('0', '1', '2', '3') for _ in range(4))}]"]
             controls += [f"row_{way}:{self.random.randrange(1, 16)}" for way in ("shl", "shr", "ror")]
-            controls += ["wave_shl:1", "wave_rol:1", "wave_shr:1", "wave_ror:1", "row_mirror", "row_half_mirror"]
+            controls += [
+                "wave_shl:1",
+                "wave_rol:1",
+                "wave_shr:1",
+                "wave_ror:1",
+                "row_mirror",
+                "row_half_mirror",
+            ]
             controls += ["row_bcast:15", "row_bcast:31"]
         masks = f"row_mask:{self.pick('0xf', '0xa', '0x0')} bank_mask:{self.pick('0xf', '0x3')}"
-        return f"{row.mnemonic}_dpp {', '.join(operands)} {self.pick(*controls)} {masks}{self.pick('', ' bound_ctrl:1')}"
+        bound = self.pick("", " bound_ctrl:1")
+        return f"{row.mnemonic}_dpp {', '.join(operands)} {self.pick(*controls)} {masks}{bound}"
 
     def vop3(self, row: Row, form: str) -> str:
         name, allowed = row.mnemonic, row.forms[form].split()
@@ -296,7 +336,11 @@ class Lines:
         mixed = kinds[1] == "mix"
         sources, scalar = [], True
         for kind in kinds[1:]:
-            source = self.pick(self.v(width(kind)), self.v(width(kind)), self.s(width(kind)) if scalar else self.v(width(kind)))
+            source = self.pick(
+                self.v(width(kind)),
+                self.v(width(kind)),
+                self.s(width(kind)) if scalar else self.v(width(kind)),
+            )
             scalar &= source.startswith("v[") or bool(re.match(r"v\d", source))
             sources.append(self.float_modifiers(source) if mixed else source)
         text = f"{name} {self.dst(width(kinds[0]))}, {', '.join(sources)}"
@@ -316,7 +360,18 @@ class Lines:
             low, high = self.bits("neg_lo", count), self.bits("neg_hi", count)
             text += low if "1" in low else ""
             text += high if "1" in high else ""
-        clamps = not name.startswith(("v_pk_mov", "v_pk_lsh", "v_pk_ash", "v_pk_mul_lo", "v_pk_min_i", "v_pk_min_u", "v_pk_max_i", "v_pk_max_u"))
+        clamps = not name.startswith(
+            (
+                "v_pk_mov",
+                "v_pk_lsh",
+                "v_pk_ash",
+                "v_pk_mul_lo",
+                "v_pk_min_i",
+                "v_pk_min_u",
+                "v_pk_max_i",
+                "v_pk_max_u",
+            )
+        )
         return text + (self.pick("", " clamp") if clamps else "")
 
     def matrix(self, row: Row, form: str) -> str:
@@ -327,7 +382,9 @@ class Lines:
         if row.mnemonic.startswith("v_smfmac"):
             sources.append(self.v())
         else:
-            sources.append(self.pick(destination, destination, "1.0", "0", self.group(target, width(kinds[3]), 0, 160)))
+            sources.append(
+                self.pick(destination, destination, "1.0", "0", self.group(target, width(kinds[3]), 0, 160))
+            )
         text = f"{row.mnemonic} {destination}, {', '.join(sources)}"
         if kinds[0].startswith("f64"):
             negated = self.bits("neg", 3)
@@ -356,8 +413,12 @@ class Lines:
             offsets = self.pick("", " offset0:3", " offset1:255", " offset0:17 offset1:9")
         elif name == "ds_swizzle_b32":
             offsets = " offset:" + self.pick(
-                "swizzle(QUAD_PERM,3,0,1,2)", "swizzle(SWAP,16)", "swizzle(REVERSE,8)", "swizzle(BROADCAST,4,1)",
-                'swizzle(BITMASK_PERM,"01pip")', "49443",
+                "swizzle(QUAD_PERM,3,0,1,2)",
+                "swizzle(SWAP,16)",
+                "swizzle(REVERSE,8)",
+                "swizzle(BROADCAST,4,1)",
+                'swizzle(BITMASK_PERM,"01pip")',
+                "49443",
             )
         else:
             offsets = self.pick("", " offset:4", " offset:65535")
@@ -369,17 +430,30 @@ class Lines:
     def buffer(self, row: Row, form: str) -> str:
         name, kinds = row.mnemonic, row.operands
         if not kinds:
-            return name + (self.pick("", " sc0") + self.pick("", " sc1") if name in ("buffer_wbl2", "buffer_inv") else "")
-        resource, soffset = self.group("s", 4, 0, 96), self.pick(self.group("s", 1, 0, 96), "0", "m0", "64", "-1")
+            return name + (
+                self.pick("", " sc0") + self.pick("", " sc1") if name in ("buffer_wbl2", "buffer_inv") else ""
+            )
+        resource, soffset = (
+            self.group("s", 4, 0, 96),
+            self.pick(self.group("s", 1, 0, 96), "0", "m0", "64", "-1"),
+        )
         mode, registers = self.pick(("", 0), (" idxen", 1), (" offen", 1), (" idxen offen", 2))
         address = self.v(registers) if registers else "off"
-        lds = self.random.random() < 0.3 and name in ("buffer_load_dword", "buffer_load_ubyte", "buffer_load_sshort")
+        lds = self.random.random() < 0.3 and name in (
+            "buffer_load_dword",
+            "buffer_load_ubyte",
+            "buffer_load_sshort",
+        )
         operands = [] if lds else [self.v(width(kinds[-1]), self.pick("v", "a"))]
         operands += [address, resource, soffset]
         format_ = ""
         if form == "MTBUF":
-            format_ = self.pick("", " format:[BUF_DATA_FORMAT_16_16,BUF_NUM_FORMAT_SNORM]", " format:[BUF_NUM_FORMAT_FLOAT]")
-        cache = self.pick("", " sc0") + self.pick("", " nt") + (self.pick("", " sc1") if form == "MUBUF" else "")
+            format_ = self.pick(
+                "", " format:[BUF_DATA_FORMAT_16_16,BUF_NUM_FORMAT_SNORM]", " format:[BUF_NUM_FORMAT_FLOAT]"
+            )
+        cache = (
+            self.pick("", " sc0") + self.pick("", " nt") + (self.pick("", " sc1") if form == "MUBUF" else "")
+        )
         offset = self.pick("", " offset:4", " offset:4095")
         return f"{name} {', '.join(operands)}{format_}{mode}{offset}{cache}{' lds' if lds else ''}"
 
@@ -394,7 +468,9 @@ class Lines:
             scalar = self.pick("off", self.group("s", 2, 0, 96))
             address = self.v(2 if scalar == "off" else 1)
         elif form == "SCRATCH":
-            scalar, address = self.pick(("off", self.v()), (self.group("s", 1, 0, 96), "off"), (self.group("s", 1, 0, 96), self.v()))
+            scalar, address = self.pick(
+                ("off", self.v()), (self.group("s", 1, 0, 96), "off"), (self.group("s", 1, 0, 96), self.v())
+            )
         else:
             address = self.v(2)
         operands.append(address)
