@@ -1,0 +1,56 @@
+// The two hazard checks: registers touched while a load into them is outstanding (waits), and MFMA results
+// touched before the matrix core has written them (wait states).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace gfx942 {
+
+struct Step;
+struct Wave;
+
+// Limits of the hardware counters: an instruction that would exceed one waits for the oldest to return.
+constexpr int kMaxVmcnt = 63, kMaxLgkmcnt = 15;
+
+// A memory instruction that has been issued and may not have returned.
+struct Outstanding {
+  const Step* step = nullptr;
+  bool flat = false;         // counted by vmcnt and by lgkmcnt
+  bool out_of_order = false;  // only a wait for 0 covers it
+  uint32_t lds_begin = 0, lds_end = 0;  // bytes of LDS that a transfer into LDS will write
+};
+
+struct MatrixInFlight {
+  const Step* step = nullptr;
+  uint64_t issued = 0;  // Wave::time
+};
+
+struct WaveChecks {
+  bool waits = false, wait_states = false;
+  uint64_t watch = 0;          // as Step::watch, of everything below
+  uint32_t scalar_watch = 0;
+  uint32_t lds_transfers = 0;  // transfers into LDS among `vector_memory`
+  uint32_t lds_begin = 0, lds_end = 0;  // of the transfer that executes
+  int vector_memory_count = 0, lgkm_count = 0, matrix_count = 0;
+  std::array<Outstanding, kMaxVmcnt + 1> vector_memory;  // oldest first
+  std::array<Outstanding, 64> lgkm;  // may hold more than the counter can: scalar loads that could have returned
+  std::array<MatrixInFlight, 24> matrix;
+
+  void reset(bool check_waits, bool check_wait_states);
+};
+
+// Called before a step whose `watch` meets the wave's: throws when it really touches something outstanding.
+void check_step(Wave& wave, const Step& step);
+// Called after a step with an Effect.
+void track_step(Wave& wave, const Step& step);
+// s_waitcnt.
+void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt);
+// A transfer into LDS: marks the bytes it will write, for the step that track_step is about to record.
+void mark_lds_transfer(Wave& wave, uint32_t begin, uint32_t end);
+// Whether a transfer into LDS that this wave issued is still to write some byte of [begin, end).
+bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end);
+// Throws when a byte of [begin, end) is still to be written by a transfer into LDS that this wave issued.
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end);
+
+}  // namespace gfx942

@@ -1,0 +1,299 @@
+// LDS instructions (DS) and the cross-lane moves that share their encoding.
+#include "memory.hpp"
+
+namespace gfx942 {
+
+namespace {
+
+// Byte address of each lane's element, its bounds checked for active lanes.
+struct LdsAddresses {
+  uint32_t first[kLanes];
+
+  LdsAddresses(Wave& wave, const Step& step, const Instruction& instruction, uint32_t offset, unsigned bytes) {
+    if (instruction.gds) fault(wave, step, SimulatorError::Kind::kUnsupported, "global data share is not modelled");
+    const uint32_t* address = rows(wave, instruction.src[0]);
+    uint32_t lowest = ~0u, highest = 0;
+    const uint64_t exec = wave.exec();
+    if (exec == ~uint64_t{0}) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        first[lane] = address[lane] + offset;
+        lowest = first[lane] < lowest ? first[lane] : lowest;
+        highest = first[lane] > highest ? first[lane] : highest;
+      }
+    } else {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        first[lane] = address[lane] + offset;
+        if (!(exec >> lane & 1)) continue;
+        lowest = first[lane] < lowest ? first[lane] : lowest;
+        highest = first[lane] > highest ? first[lane] : highest;
+      }
+      if (exec == 0) return;
+    }
+    const uint64_t size = wave.group->lds_bytes;
+    if (highest + uint64_t{bytes} > size || highest > 0x7FFFFFFF) out_of_bounds(wave, step, bytes);
+    if (wave.checks.lds_transfers) {
+      // The box around all lanes first: it seldom meets a transfer.
+      if (lds_transfer_pending(wave, lowest, highest + bytes)) {
+        for (int lane = 0; lane < kLanes; ++lane)
+          if (exec >> lane & 1) check_lds_access(wave, step, first[lane], first[lane] + bytes);
+      }
+    }
+  }
+
+  [[noreturn]] void out_of_bounds(Wave& wave, const Step& step, unsigned bytes) const {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (!(wave.exec() >> lane & 1) || first[lane] + uint64_t{bytes} <= wave.group->lds_bytes) continue;
+      fault(wave, step, SimulatorError::Kind::kBadAddress,
+            "LDS address " + hexadecimal(first[lane]) + " (" + std::to_string(bytes) + " bytes) by lane " +
+                std::to_string(lane) + ": the workgroup has " + std::to_string(wave.group->lds_bytes) + " bytes");
+    }
+    fault(wave, step, SimulatorError::Kind::kBadAddress, "LDS address out of bounds");
+  }
+};
+
+uint32_t immediate_offset(const Instruction& instruction) { return static_cast<uint32_t>(instruction.offset) & 0xFFFF; }
+
+template <Width kWidth, Place kPlace = Place::kWhole>
+void lds_read(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), bytes_of(kWidth));
+  const uint8_t* lds = wave.group->lds.data();
+  uint32_t* to = rows(wave, instruction.dst);
+  const uint64_t exec = wave.exec();
+  if (exec == ~uint64_t{0}) {
+    for (int lane = 0; lane < kLanes; ++lane) load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
+  } else {
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (exec >> lane & 1) load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
+  }
+}
+
+template <Width kWidth, Place kPlace = Place::kWhole>
+void lds_write(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), bytes_of(kWidth));
+  uint8_t* lds = wave.group->lds.data();
+  const uint32_t* from = rows(wave, instruction.src[1]);
+  const uint64_t exec = wave.exec();
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (exec >> lane & 1) store_element<kWidth, kPlace>(from, lane, lds + addresses.first[lane]);
+}
+
+// Two elements a lane, at offsets in units of kUnit bytes.
+template <Width kWidth, unsigned kUnit>
+void lds_read_pair(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  constexpr unsigned kBytes = bytes_of(kWidth);
+  const uint32_t offset0 = (static_cast<uint32_t>(instruction.offset) & 0xFF) * kUnit;
+  const LdsAddresses first(wave, step, instruction, offset0, kBytes);
+  const LdsAddresses second(wave, step, instruction, instruction.offset1 * kUnit, kBytes);
+  const uint8_t* lds = wave.group->lds.data();
+  uint32_t* to = rows(wave, instruction.dst);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    load_element<kWidth, Place::kWhole>(to, lane, lds + first.first[lane]);
+    load_element<kWidth, Place::kWhole>(to + dwords_of(kWidth) * kLanes, lane, lds + second.first[lane]);
+  }
+}
+
+template <Width kWidth, unsigned kUnit>
+void lds_write_pair(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  constexpr unsigned kBytes = bytes_of(kWidth);
+  const uint32_t offset0 = (static_cast<uint32_t>(instruction.offset) & 0xFF) * kUnit;
+  const LdsAddresses first(wave, step, instruction, offset0, kBytes);
+  const LdsAddresses second(wave, step, instruction, instruction.offset1 * kUnit, kBytes);
+  uint8_t* lds = wave.group->lds.data();
+  const uint32_t *from0 = rows(wave, instruction.src[1]), *from1 = rows(wave, instruction.src[2]);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    store_element<kWidth, Place::kWhole>(from0, lane, lds + first.first[lane]);
+    store_element<kWidth, Place::kWhole>(from1, lane, lds + second.first[lane]);
+  }
+}
+
+template <class T, class F, bool kReturns>
+void lds_atomic(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
+  uint8_t* lds = wave.group->lds.data();
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    T old;
+    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
+    const T replaced = F{}(old, atomic::from_rows<T>(rows(wave, instruction.src[1]), lane));
+    std::memcpy(lds + addresses.first[lane], &replaced, sizeof(T));
+    if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
+  }
+}
+
+// data0 is compared with (float32 and float64 by value), data1 replaces.
+template <class T, bool kReturns>
+void lds_compare_store(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
+  uint8_t* lds = wave.group->lds.data();
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    T old;
+    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
+    const T compare = atomic::from_rows<T>(rows(wave, instruction.src[1]), lane);
+    const T replacement = atomic::from_rows<T>(rows(wave, instruction.src[2]), lane);
+    if (old == compare) std::memcpy(lds + addresses.first[lane], &replacement, sizeof(T));
+    if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
+  }
+}
+
+// Lane numbers times 4; reads of inactive lanes and lanes that nobody writes give 0.
+void backward_permute(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const uint32_t *address = rows(wave, instruction.src[0]), *from = rows(wave, instruction.src[1]);
+  const uint64_t exec = wave.exec();
+  uint32_t moved[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint32_t other = (address[lane] + immediate_offset(instruction)) / 4 & 63;
+    moved[lane] = (exec >> other & 1) ? from[other] : 0;
+  }
+  uint32_t* to = rows(wave, instruction.dst);
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (exec >> lane & 1) to[lane] = moved[lane];
+}
+
+void forward_permute(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const uint32_t *address = rows(wave, instruction.src[0]), *from = rows(wave, instruction.src[1]);
+  const uint64_t exec = wave.exec();
+  uint32_t moved[kLanes] = {};
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (exec >> lane & 1) moved[(address[lane] + immediate_offset(instruction)) / 4 & 63] = from[lane];
+  uint32_t* to = rows(wave, instruction.dst);
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (exec >> lane & 1) to[lane] = moved[lane];
+}
+
+// The lane that `lane` reads under a ds_swizzle pattern, or -1 when the pattern is not modelled.
+int swizzle_source(uint32_t pattern, int lane) {
+  if (pattern >= 0xE000) return -1;  // FFT order
+  if (pattern >= 0xC000) {           // rotation within 32 lanes
+    const int keep = static_cast<int>(pattern & 31), amount = static_cast<int>(pattern >> 5 & 31);
+    const int moved = pattern & 0x400 ? (lane & 31) - amount : (lane & 31) + amount;
+    return (lane & 32) | (((lane & keep) | (moved & ~keep)) & 31);
+  }
+  if (pattern & 0x8000) return (lane & ~3) | static_cast<int>(pattern >> 2 * (lane & 3) & 3);
+  const int in_group = (((lane & 31) & static_cast<int>(pattern & 31)) | static_cast<int>(pattern >> 5 & 31)) ^
+                       static_cast<int>(pattern >> 10 & 31);
+  return (lane & 32) | in_group;
+}
+
+void swizzle(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const uint32_t pattern = immediate_offset(instruction);
+  const uint32_t* from = rows(wave, instruction.src[0]);
+  const uint64_t exec = wave.exec();
+  uint32_t moved[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int other = swizzle_source(pattern, lane);
+    if (other < 0) fault(wave, step, SimulatorError::Kind::kUnsupported, "FFT swizzles are not modelled");
+    moved[lane] = (exec >> other & 1) ? from[other] : 0;
+  }
+  uint32_t* to = rows(wave, instruction.dst);
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (exec >> lane & 1) to[lane] = moved[lane];
+}
+
+void no_operation(Wave&, const Step&) {}
+
+#define LDS_ATOMIC(NAME, TYPE, FUNCTION)                                                                     \
+  table[Op::DS_##NAME] = lds_atomic<TYPE, atomic::FUNCTION, false>;
+#define LDS_ATOMIC_RETURN(NAME, TYPE, FUNCTION)                                                              \
+  table[Op::DS_##NAME] = lds_atomic<TYPE, atomic::FUNCTION, true>;
+#define LDS_ATOMIC_BOTH(NAME, SUFFIX, TYPE, FUNCTION)                                                        \
+  LDS_ATOMIC(NAME##_##SUFFIX, TYPE, FUNCTION)                                                                \
+  LDS_ATOMIC_RETURN(NAME##_RTN_##SUFFIX, TYPE, FUNCTION)
+
+void install_lds_atomics(HandlerTable& table) {
+  LDS_ATOMIC_BOTH(ADD, U32, uint32_t, Add<uint32_t>)
+  LDS_ATOMIC_BOTH(SUB, U32, uint32_t, Subtract<uint32_t>)
+  LDS_ATOMIC_BOTH(RSUB, U32, uint32_t, SubtractReversed<uint32_t>)
+  LDS_ATOMIC_BOTH(INC, U32, uint32_t, Increment<uint32_t>)
+  LDS_ATOMIC_BOTH(DEC, U32, uint32_t, Decrement<uint32_t>)
+  LDS_ATOMIC_BOTH(MIN, I32, int32_t, Minimum<int32_t>)
+  LDS_ATOMIC_BOTH(MAX, I32, int32_t, Maximum<int32_t>)
+  LDS_ATOMIC_BOTH(MIN, U32, uint32_t, Minimum<uint32_t>)
+  LDS_ATOMIC_BOTH(MAX, U32, uint32_t, Maximum<uint32_t>)
+  LDS_ATOMIC_BOTH(AND, B32, uint32_t, And<uint32_t>)
+  LDS_ATOMIC_BOTH(OR, B32, uint32_t, Or<uint32_t>)
+  LDS_ATOMIC_BOTH(XOR, B32, uint32_t, Xor<uint32_t>)
+  LDS_ATOMIC_BOTH(MIN, F32, float, Minimum<float>)
+  LDS_ATOMIC_BOTH(MAX, F32, float, Maximum<float>)
+  LDS_ATOMIC_BOTH(ADD, F32, float, Add<float>)
+  LDS_ATOMIC_BOTH(PK_ADD, F16, uint32_t, AddHalfPair)
+  LDS_ATOMIC_BOTH(PK_ADD, BF16, uint32_t, AddBrainPair)
+  LDS_ATOMIC_BOTH(ADD, U64, uint64_t, Add<uint64_t>)
+  LDS_ATOMIC_BOTH(SUB, U64, uint64_t, Subtract<uint64_t>)
+  LDS_ATOMIC_BOTH(RSUB, U64, uint64_t, SubtractReversed<uint64_t>)
+  LDS_ATOMIC_BOTH(INC, U64, uint64_t, Increment<uint64_t>)
+  LDS_ATOMIC_BOTH(DEC, U64, uint64_t, Decrement<uint64_t>)
+  LDS_ATOMIC_BOTH(MIN, I64, int64_t, Minimum<int64_t>)
+  LDS_ATOMIC_BOTH(MAX, I64, int64_t, Maximum<int64_t>)
+  LDS_ATOMIC_BOTH(MIN, U64, uint64_t, Minimum<uint64_t>)
+  LDS_ATOMIC_BOTH(MAX, U64, uint64_t, Maximum<uint64_t>)
+  LDS_ATOMIC_BOTH(AND, B64, uint64_t, And<uint64_t>)
+  LDS_ATOMIC_BOTH(OR, B64, uint64_t, Or<uint64_t>)
+  LDS_ATOMIC_BOTH(XOR, B64, uint64_t, Xor<uint64_t>)
+  LDS_ATOMIC_BOTH(MIN, F64, double, Minimum<double>)
+  LDS_ATOMIC_BOTH(MAX, F64, double, Maximum<double>)
+  LDS_ATOMIC_BOTH(ADD, F64, double, Add<double>)
+  LDS_ATOMIC_RETURN(WRXCHG_RTN_B32, uint32_t, Swap<uint32_t>)
+  LDS_ATOMIC_RETURN(WRXCHG_RTN_B64, uint64_t, Swap<uint64_t>)
+  table[Op::DS_CMPST_B32] = lds_compare_store<uint32_t, false>;
+  table[Op::DS_CMPST_RTN_B32] = lds_compare_store<uint32_t, true>;
+  table[Op::DS_CMPST_B64] = lds_compare_store<uint64_t, false>;
+  table[Op::DS_CMPST_RTN_B64] = lds_compare_store<uint64_t, true>;
+  table[Op::DS_CMPST_F32] = lds_compare_store<float, false>;
+  table[Op::DS_CMPST_RTN_F32] = lds_compare_store<float, true>;
+  table[Op::DS_CMPST_F64] = lds_compare_store<double, false>;
+  table[Op::DS_CMPST_RTN_F64] = lds_compare_store<double, true>;
+}
+
+}  // namespace
+
+void install_lds(HandlerTable& table) {
+  install_lds_atomics(table);
+  table[Op::DS_NOP] = no_operation;
+  table[Op::DS_READ_B32] = lds_read<Width::kDword>;
+  table[Op::DS_READ_B64] = lds_read<Width::kDword2>;
+  table[Op::DS_READ_B96] = lds_read<Width::kDword3>;
+  table[Op::DS_READ_B128] = lds_read<Width::kDword4>;
+  table[Op::DS_READ_U8] = lds_read<Width::kU8>;
+  table[Op::DS_READ_I8] = lds_read<Width::kI8>;
+  table[Op::DS_READ_U16] = lds_read<Width::kU16>;
+  table[Op::DS_READ_I16] = lds_read<Width::kI16>;
+  table[Op::DS_READ_U8_D16] = lds_read<Width::kU8, Place::kLowHalf>;
+  table[Op::DS_READ_U8_D16_HI] = lds_read<Width::kU8, Place::kHighHalf>;
+  table[Op::DS_READ_I8_D16] = lds_read<Width::kI8, Place::kLowHalf>;
+  table[Op::DS_READ_I8_D16_HI] = lds_read<Width::kI8, Place::kHighHalf>;
+  table[Op::DS_READ_U16_D16] = lds_read<Width::kU16, Place::kLowHalf>;
+  table[Op::DS_READ_U16_D16_HI] = lds_read<Width::kU16, Place::kHighHalf>;
+  table[Op::DS_READ2_B32] = lds_read_pair<Width::kDword, 4>;
+  table[Op::DS_READ2ST64_B32] = lds_read_pair<Width::kDword, 256>;
+  table[Op::DS_READ2_B64] = lds_read_pair<Width::kDword2, 8>;
+  table[Op::DS_READ2ST64_B64] = lds_read_pair<Width::kDword2, 512>;
+  table[Op::DS_WRITE_B8] = lds_write<Width::kU8>;
+  table[Op::DS_WRITE_B16] = lds_write<Width::kU16>;
+  table[Op::DS_WRITE_B8_D16_HI] = lds_write<Width::kU8, Place::kHighHalf>;
+  table[Op::DS_WRITE_B16_D16_HI] = lds_write<Width::kU16, Place::kHighHalf>;
+  table[Op::DS_WRITE_B32] = lds_write<Width::kDword>;
+  table[Op::DS_WRITE_B64] = lds_write<Width::kDword2>;
+  table[Op::DS_WRITE_B96] = lds_write<Width::kDword3>;
+  table[Op::DS_WRITE_B128] = lds_write<Width::kDword4>;
+  table[Op::DS_WRITE2_B32] = lds_write_pair<Width::kDword, 4>;
+  table[Op::DS_WRITE2ST64_B32] = lds_write_pair<Width::kDword, 256>;
+  table[Op::DS_WRITE2_B64] = lds_write_pair<Width::kDword2, 8>;
+  table[Op::DS_WRITE2ST64_B64] = lds_write_pair<Width::kDword2, 512>;
+  table[Op::DS_BPERMUTE_B32] = backward_permute;
+  table[Op::DS_PERMUTE_B32] = forward_permute;
+  table[Op::DS_SWIZZLE_B32] = swizzle;
+}
+
+}  // namespace gfx942

@@ -1,0 +1,179 @@
+// float32, float64 and float16 arithmetic. Included once per host instruction set (vector_targets.inl).
+
+inline bool is_signalling(float value) {
+  const uint32_t magnitude = bit_cast<uint32_t>(value) & 0x7FFFFFFF;
+  return magnitude > 0x7F800000 && magnitude < 0x7FC00000;
+}
+inline bool is_signalling(double value) {
+  const uint64_t magnitude = bit_cast<uint64_t>(value) & 0x7FFFFFFFFFFFFFFF;
+  return magnitude > 0x7FF0000000000000 && magnitude < 0x7FF8000000000000;
+}
+inline float quiet(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x400000u); }
+inline double quiet(double value) {
+  return bit_cast<double>(bit_cast<uint64_t>(value) | 0x8000000000000u);
+}
+inline uint32_t raw(float value) { return bit_cast<uint32_t>(value); }
+inline uint64_t raw(double value) { return bit_cast<uint64_t>(value); }
+
+// IEEE mode: a signalling NaN comes back quiet, a quiet one gives way to the other operand; -0 < +0.
+template <class T>
+inline T maximum(T a, T b) {
+  T result = a > b ? a : b;
+  result = a == b ? bit_cast<T>(raw(a) & raw(b)) : result;
+  result = a != a ? b : result;
+  result = b != b ? a : result;
+  result = is_signalling(b) ? quiet(b) : result;
+  return is_signalling(a) ? quiet(a) : result;
+}
+template <class T>
+inline T minimum(T a, T b) {
+  T result = a < b ? a : b;
+  result = a == b ? bit_cast<T>(raw(a) | raw(b)) : result;
+  result = a != a ? b : result;
+  result = b != b ? a : result;
+  result = is_signalling(b) ? quiet(b) : result;
+  return is_signalling(a) ? quiet(a) : result;
+}
+template <class T>
+inline T median(T a, T b, T c) {
+  const bool nan = a != a || b != b || c != c;
+  return nan ? minimum(minimum(a, b), c) : maximum(minimum(a, b), minimum(maximum(a, b), c));
+}
+inline Half canonical_half(float value) { return to_half(canonical(value)); }
+
+inline Half fma_half(Half a, Half b, Half c) {
+  const double sum = static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) +
+                     static_cast<double>(to_float(c));
+  return to_half(canonical(to_float_odd(sum)));
+}
+
+inline float ldexp_float(float value, int32_t exponent) {
+  exponent = exponent > 300 ? 300 : exponent < -300 ? -300 : exponent;
+  // The product of two powers of two that are normal float64s; one rounding, to float32.
+  const uint64_t bits = static_cast<uint64_t>(1023 + exponent) << 52;
+  return static_cast<float>(static_cast<double>(value) * bit_cast<double>(bits));
+}
+inline double ldexp_double(double value, int32_t exponent) {
+  if (value == 0 || value != value) return value;
+  return std::ldexp(value, exponent);
+}
+
+inline float frexp_mantissa(float value) {
+  int exponent;
+  return std::isfinite(value) ? std::frexp(value, &exponent) : value;
+}
+inline double frexp_mantissa(double value) {
+  int exponent;
+  return std::isfinite(value) ? std::frexp(value, &exponent) : value;
+}
+template <class T>
+inline int32_t frexp_exponent(T value) {
+  int exponent = 0;
+  if (std::isfinite(value) && value != 0) std::frexp(value, &exponent);
+  return exponent;
+}
+
+// x - floor(x), below 1 even where the subtraction rounds up.
+inline float fraction(float value) {
+  const float part = value - std::floor(value);
+  return part < 0x1.fffffep-1f || part != part ? part : 0x1.fffffep-1f;
+}
+inline double fraction(double value) {
+  const double part = value - std::floor(value);
+  return part < 0x1.fffffffffffffp-1 || part != part ? part : 0x1.fffffffffffffp-1;
+}
+
+inline float legacy_product(float a, float b) { return a == 0 || b == 0 ? 0.0f : a * b; }
+
+// The special cases of a division p / d whose quotient estimate is q.
+template <class T>
+inline T division_fixup(T q, T d, T p) {
+  const bool negative = std::signbit(d) != std::signbit(p);
+  const T infinity = std::numeric_limits<T>::infinity();
+  if (p != p) return quiet(p);
+  if (d != d) return quiet(d);
+  if ((d == 0 && p == 0) || (std::isinf(d) && std::isinf(p))) return std::numeric_limits<T>::quiet_NaN();
+  if (d == 0 || std::isinf(p)) return negative ? -infinity : infinity;
+  if (std::isinf(d) || p == 0) return negative ? -T{0} : T{0};
+  return negative ? -std::fabs(q) : std::fabs(q);
+}
+inline float division_fixup_float(float q, float d, float p) {
+  if (std::isfinite(p) && std::isfinite(d) && p != 0 && d != 0) {
+    int exponent_p, exponent_d;
+    std::frexp(p, &exponent_p);
+    std::frexp(d, &exponent_d);
+    if (exponent_p - exponent_d > 150 && std::isinf(q))
+      return std::signbit(d) != std::signbit(p) ? -std::numeric_limits<float>::infinity()
+                                                : std::numeric_limits<float>::infinity();
+  }
+  return division_fixup(q, d, p);
+}
+
+static void install(HandlerTable& table) {
+  OP(V_ADD_F32, float, (float a, float b), return canonical(a + b))
+  OP(V_SUB_F32, float, (float a, float b), return canonical(a - b))
+  OP(V_SUBREV_F32, float, (float a, float b), return canonical(b - a))
+  OP(V_MUL_F32, float, (float a, float b), return canonical(a * b))
+  OP(V_MUL_LEGACY_F32, float, (float a, float b), return canonical(legacy_product(a, b)))
+  OP(V_FMA_F32, float, (float a, float b, float c), return canonical(__builtin_fmaf(a, b, c)))
+  OP(V_FMAC_F32, float, (float a, float b, float c), return canonical(__builtin_fmaf(a, b, c)))
+  OP(V_MAX_F32, float, (float a, float b), return maximum(a, b))
+  OP(V_MIN_F32, float, (float a, float b), return minimum(a, b))
+  OP(V_MAX3_F32, float, (float a, float b, float c), return maximum(maximum(a, b), c))
+  OP(V_MIN3_F32, float, (float a, float b, float c), return minimum(minimum(a, b), c))
+  OP(V_MED3_F32, float, (float a, float b, float c), return median(a, b, c))
+  OP(V_LDEXP_F32, float, (float a, int32_t b), return ldexp_float(a, b))
+  OP(V_FRACT_F32, float, (float a), return canonical(fraction(a)))
+  OP(V_TRUNC_F32, float, (float a), return __builtin_truncf(a))
+  OP(V_CEIL_F32, float, (float a), return __builtin_ceilf(a))
+  OP(V_FLOOR_F32, float, (float a), return __builtin_floorf(a))
+  OP(V_RNDNE_F32, float, (float a), return __builtin_roundevenf(a))
+  OP(V_FREXP_MANT_F32, float, (float a), return frexp_mantissa(a))
+  OP(V_FREXP_EXP_I32_F32, int32_t, (float a), return frexp_exponent(a))
+  OP(V_DIV_FIXUP_F32, float, (float q, float d, float p), return division_fixup_float(q, d, p))
+
+  OP(V_ADD_F64, double, (double a, double b), return canonical(a + b))
+  OP(V_MUL_F64, double, (double a, double b), return canonical(a * b))
+  OP(V_FMA_F64, double, (double a, double b, double c), return canonical(__builtin_fma(a, b, c)))
+  OP(V_FMAC_F64, double, (double a, double b, double c), return canonical(__builtin_fma(a, b, c)))
+  OP(V_MAX_F64, double, (double a, double b), return maximum(a, b))
+  OP(V_MIN_F64, double, (double a, double b), return minimum(a, b))
+  OP(V_LDEXP_F64, double, (double a, int32_t b), return ldexp_double(a, b))
+  OP(V_FRACT_F64, double, (double a), return canonical(fraction(a)))
+  OP(V_TRUNC_F64, double, (double a), return __builtin_trunc(a))
+  OP(V_CEIL_F64, double, (double a), return __builtin_ceil(a))
+  OP(V_FLOOR_F64, double, (double a), return __builtin_floor(a))
+  OP(V_RNDNE_F64, double, (double a), return __builtin_roundeven(a))
+  OP(V_FREXP_MANT_F64, double, (double a), return frexp_mantissa(a))
+  OP(V_FREXP_EXP_I32_F64, int32_t, (double a), return frexp_exponent(a))
+  OP(V_DIV_FIXUP_F64, double, (double q, double d, double p), return division_fixup(q, d, p))
+
+  OP(V_ADD_F16, Half, (Half a, Half b), return canonical_half(to_float(a) + to_float(b)))
+  OP(V_SUB_F16, Half, (Half a, Half b), return canonical_half(to_float(a) - to_float(b)))
+  OP(V_SUBREV_F16, Half, (Half a, Half b), return canonical_half(to_float(b) - to_float(a)))
+  OP(V_MUL_F16, Half, (Half a, Half b), return canonical_half(to_float(a) * to_float(b)))
+  OP(V_FMA_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
+  OP(V_MAC_F16, Half, (Half a, Half b, Half c),
+     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAD_F16, Half, (Half a, Half b, Half c),
+     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAX_F16, Half, (Half a, Half b), return to_half(maximum(to_float(a), to_float(b))))
+  OP(V_MIN_F16, Half, (Half a, Half b), return to_half(minimum(to_float(a), to_float(b))))
+  OP(V_MAX3_F16, Half, (Half a, Half b, Half c),
+     return to_half(maximum(maximum(to_float(a), to_float(b)), to_float(c))))
+  OP(V_MIN3_F16, Half, (Half a, Half b, Half c),
+     return to_half(minimum(minimum(to_float(a), to_float(b)), to_float(c))))
+  OP(V_MED3_F16, Half, (Half a, Half b, Half c), return to_half(median(to_float(a), to_float(b), to_float(c))))
+  OP(V_LDEXP_F16, Half, (Half a, int16_t b), return to_half(ldexp_float(to_float(a), b)))
+  OP(V_FRACT_F16, Half, (Half a),
+     const Half part = to_half(to_float(a) - __builtin_floorf(to_float(a)));
+     return (part.bits == 0x3C00 ? Half{0x3BFF} : part))
+  OP(V_TRUNC_F16, Half, (Half a), return to_half(__builtin_truncf(to_float(a))))
+  OP(V_CEIL_F16, Half, (Half a), return to_half(__builtin_ceilf(to_float(a))))
+  OP(V_FLOOR_F16, Half, (Half a), return to_half(__builtin_floorf(to_float(a))))
+  OP(V_RNDNE_F16, Half, (Half a), return to_half(__builtin_roundevenf(to_float(a))))
+  OP(V_FREXP_MANT_F16, Half, (Half a), return to_half(frexp_mantissa(to_float(a))))
+  OP(V_FREXP_EXP_I16_F16, int16_t, (Half a), return static_cast<int16_t>(frexp_exponent(to_float(a))))
+  OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p),
+     return to_half(division_fixup(to_float(q), to_float(d), to_float(p))))
+}
