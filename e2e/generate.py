@@ -294,7 +294,7 @@ def times(job: Job, output: Any, ready: float, seconds: float) -> dict[str, Any]
 
 
 def write_video(folder: Path, output: Any) -> None:
-    """Writes ``frames/*.png``, ``video.mp4`` (H.264, yuv420p) and float32 ``latents.npy`` [steps, C, F, h, w]."""
+    """Writes ``frames/*.png``, ``video.mp4`` (H.264, yuv420p) and ``latents.npy`` [steps, C, F, h, w]."""
     import imageio.v2 as imageio
     from PIL import Image
 

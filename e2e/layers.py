@@ -57,7 +57,7 @@ class LayerCalls:
         self._calls.clear()
 
     def summary(self) -> list[dict[str, Any]]:
-        """Per kind of call: role, backend, count, query shape [B, S, H, D], KV length, whether V is strided."""
+        """Per kind of call: role, backend, count, query shape [B, S, H, D], KV length, V strided or not."""
         return [
             {
                 "role": role,

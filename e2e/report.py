@@ -81,10 +81,12 @@ def demangle(symbol: str) -> str:
     if not (symbol.startswith("_ZN") and symbol.endswith("E")):
         return symbol
     rest, parts = symbol[3:-1], []
-    while length := re.match(r"\d+", rest):
-        start = length.end()
-        parts.append(rest[start : start + int(length[0])])
-        rest = rest[start + int(length[0]) :]
+    while digits := re.match(r"\d+", rest):
+        end = digits.end() + int(digits[0])
+        if end > len(rest):
+            return symbol
+        parts.append(rest[digits.end() : end])
+        rest = rest[end:]
     return "::".join(parts) if parts and not rest else symbol
 
 
@@ -158,7 +160,8 @@ def markdown(report: dict[str, Any]) -> str:
         f"- Device: {report['device']}",
         f"- Model: {model['description']}",
         f"- Request: {request['frames']} frames of {request['width']}x{request['height']}, "
-        f"{request['steps']} steps, guidance {request['guidance']:g}, seed {request['seed']}, prompt: {request['prompt']}",
+        f"{request['steps']} steps, guidance {request['guidance']:g}, seed {request['seed']}, "
+        f"prompt: {request['prompt']}",
         f"- {time_basis(report)}",
         "",
         "## Checks",

@@ -1,0 +1,205 @@
+"""Videos made through SGLang: which kernel served them, what is written, and what a broken arm does."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from e2e import cpu_host, metrics, tiny_wan
+from sglang_host import CALLS_PER_ROLE, REQUEST, TEXT_TOKENS, TOKENS, python, run_arm, tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory, model):
+    """One run of the command with our arm, torch's, and AITER's without its code objects."""
+    folder = tmp_path_factory.mktemp("comparison")
+    options = [f"--{name}={value}" for name, value in REQUEST.items()]
+    finished = python(
+        "-m",
+        "e2e.compare",
+        f"--model={model}",
+        f"--model-id={tiny_wan.MODEL_ID}",
+        f"--prompt={tiny_wan.PROMPTS[1]}",
+        "--arms=liteattention_rocm,aiter,torch_sdpa",
+        f"--output={folder}",
+        *options,
+        LITEATTENTION_ROCM_AITER_HSA=str(folder / "nowhere"),
+    )
+    assert (folder / "report.json").is_file(), finished.stdout[-3000:] + finished.stderr[-3000:]
+    return finished, folder, json.loads((folder / "report.json").read_text())
+
+
+def calls(arm, role):
+    (entry,) = (entry for entry in arm["attention"] if entry["role"] == role)
+    return entry
+
+
+def test_our_kernel_served_every_self_and_cross_layer(comparison):
+    _, _, report = comparison
+    arm = report["arms"]["liteattention_rocm"]
+    assert arm["status"] == "ok", arm
+    shape = [1, TOKENS, tiny_wan.HEADS, tiny_wan.HEAD_DIM]
+    for role, length, strided in (("self", TOKENS, True), ("cross", TEXT_TOKENS, False)):
+        entry = calls(arm, role)
+        assert entry["backend"] == "liteattention_rocm" and entry["calls"] == CALLS_PER_ROLE
+        assert entry["query_shape"] == shape and entry["kv_length"] == length
+        assert entry["value_strided"] is strided
+    (counts,) = arm["kernels"].values()
+    assert list(arm["kernels"]) == ["attention_forward_rtz"]
+    assert counts["launches"] == 2 * CALLS_PER_ROLE
+    assert arm["instructions"] == counts["instructions"] > arm["matrix_instructions"] == counts["matrix"] > 0
+    # 16x16x16 steps of Q·K and P·V over the whole query and key tiles
+    tiles = -(-TOKENS // 16) * (-(-TOKENS // 16) + -(-TEXT_TOKENS // 16)) * 2 * (tiny_wan.HEAD_DIM // 16)
+    assert counts["matrix"] >= tiles * tiny_wan.HEADS * CALLS_PER_ROLE
+
+
+def test_broken_arm_is_reported_and_the_others_finish(comparison):
+    finished, folder, report = comparison
+    assert finished.returncode == 1
+    broken = report["arms"]["aiter"]
+    assert broken["status"] == "failed" and "AITER's code objects are not under" in broken["error"]
+    assert (folder / broken["log"]).is_file()
+    assert {name for name, arm in report["arms"].items() if arm["status"] == "ok"} == {
+        "liteattention_rocm",
+        "torch_sdpa",
+    }
+    assert "aiter failed: " in finished.stdout
+    assert report["checks"] == []
+
+
+def test_pair_of_finished_arms_is_compared(comparison):
+    _, folder, report = comparison
+    (pair,) = report["pairs"]
+    assert {pair["a"], pair["b"]} == {"liteattention_rocm", "torch_sdpa"}
+    # Attention of random weights shows in the video, and ours is near torch's.
+    assert not pair["identical"] and 30 < pair["psnr_db"] < 80 and pair["ssim"] > 0.9
+    frames = [metrics.read_frames(folder / name / "frames") for name in (pair["a"], pair["b"])]
+    error = np.mean((frames[0].astype(float) - frames[1]) ** 2)
+    assert pair["psnr_db"] == pytest.approx(10 * np.log10(255**2 / error))
+    assert len(pair["latents"]["rmse"]) == REQUEST["steps"]
+    assert pair["latents"]["rmse"][0] < pair["latents"]["rmse"][-1] < 0.2
+
+
+def test_video_plays_and_frames_are_complete(comparison):
+    import av
+
+    _, folder, _ = comparison
+    for name in ("liteattention_rocm", "torch_sdpa"):
+        frames = metrics.read_frames(folder / name / "frames")
+        assert frames.shape == (REQUEST["frames"], REQUEST["height"], REQUEST["width"], 3)
+        assert frames.std() > 5  # a picture, not one colour
+        with av.open(str(folder / name / "video.mp4")) as container:
+            (stream,) = container.streams.video
+            assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
+            decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        assert len(decoded) == REQUEST["frames"] and decoded[0].shape == frames[0].shape
+        assert np.abs(decoded[0].astype(int) - frames[0]).mean() < 20
+
+
+def test_times_are_labelled_and_complete(comparison):
+    _, folder, report = comparison
+    for name in ("liteattention_rocm", "torch_sdpa"):
+        times = report["arms"][name]["times"]
+        assert times["basis"] == "host seconds, simulated on this CPU: not a speed"
+        assert len(times["steps_s"]) == REQUEST["steps"] and min(times["steps_s"]) > 0
+        assert {"TextEncodingStage", "DenoisingStage", "DecodingStage"} <= set(times["stages_s"])
+        assert sum(times["stages_s"].values()) <= times["total_s"] * 1.01
+        dump = json.loads((folder / name / "perf.json").read_text())
+        assert dump["total_duration_ms"] == pytest.approx(times["total_s"] * 1000)
+    assert report["simulated"] and "simulated" in report["device"]
+
+
+def test_sdpa_inside_our_backend_gives_torch_sdpas_frames_bit_for_bit(comparison, tmp_path, model):
+    """The plugin and the harness add nothing: with SDPA in the kernel's place the videos are the same."""
+    prelude = """
+import torch, liteattention_rocm
+from liteattention_rocm import simulator
+counts = {"launches": 0, "instructions": 1, "matrix": 1}
+simulator.statistics = lambda: {"kernels": {"attention_forward_rtz": counts}}
+def sdpa(q, k, v, *, scale, layout, rounding):
+    counts["launches"] += 1
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+liteattention_rocm.attention = sdpa
+"""
+    run_arm("liteattention_rocm", tmp_path, model, prelude)
+    _, folder, _ = comparison
+    assert np.array_equal(
+        metrics.read_frames(tmp_path / "frames"), metrics.read_frames(folder / "torch_sdpa" / "frames")
+    )
+    assert np.array_equal(np.load(tmp_path / "latents.npy"), np.load(folder / "torch_sdpa" / "latents.npy"))
+
+
+def test_aiters_code_object_serves_its_arm_near_ours(comparison, aiter, tmp_path, model):
+    arm = run_arm("aiter", tmp_path, model)
+    assert list(arm["kernels"]) == ["_ZN5aiter23fmha_fwd_hd128_bf16_rtzE"]
+    assert calls(arm, "self")["calls"] == calls(arm, "cross")["calls"] == CALLS_PER_ROLE
+    assert sum(counts["launches"] for counts in arm["kernels"].values()) == 2 * CALLS_PER_ROLE
+    _, folder, _ = comparison
+    ours = metrics.read_frames(folder / "liteattention_rocm" / "frames")
+    assert metrics.psnr(metrics.read_frames(tmp_path / "frames"), ours) > 35
+
+
+def test_aiter_arm_refuses_a_query_that_aiter_gives_to_another_kernel(aiter):
+    from sglang.multimodal_gen.runtime.platforms.plugins import apply_plugin_hooks
+
+    apply_plugin_hooks()
+    from e2e.aiter_simulated import AiterSimulatedImpl
+
+    layer = AiterSimulatedImpl.__new__(AiterSimulatedImpl)
+    layer.rounding = "rtz"
+    q = torch.zeros(1, 128, 2, 128, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"query length 128: .*more than 128"):
+        layer.forward(q, q, q, None)
+
+
+def test_same_seed_same_model_other_seed_another(tmp_path, model):
+    again = tiny_wan.make(tmp_path / "again")
+    files = sorted(file.relative_to(model) for file in model.rglob("*") if file.is_file())
+    assert files == sorted(file.relative_to(again) for file in again.rglob("*") if file.is_file())
+    assert all((model / file).read_bytes() == (again / file).read_bytes() for file in files)
+    other = tiny_wan.make(tmp_path / "other", seed=1)
+    weights = "transformer/diffusion_pytorch_model.safetensors"
+    assert (model / weights).read_bytes() != (other / weights).read_bytes()
+    assert sum(file.stat().st_size for file in model.rglob("*") if file.is_file()) < 8 << 20
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("affine", [False, True])
+def test_fused_operators_of_the_cpu_host(kind, affine):
+    cpu_host.define_fused_operators()
+    x, residual, gate, scale, shift = torch.randn(5, 1, 7, 24, dtype=torch.float64)
+    weight, bias = torch.randn(2, 24, dtype=torch.float64) if affine else (None, None)
+    if kind == "rms":
+        bias = None
+
+    def expected(t):
+        centred = t - t.mean(-1, keepdim=True) if kind == "layer" else t
+        normed = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        normed = normed * (1 if weight is None else weight) + (0 if bias is None else bias)
+        return normed * (1 + scale) + shift
+
+    def narrow(t):
+        return None if t is None else t.float()
+
+    affine_arguments = (narrow(weight), narrow(bias))
+    modulation = (narrow(scale), narrow(shift), kind, 1e-6)
+    operators = torch.ops.sgl_kernel
+    out = operators.fused_norm_scale_shift_cpu(narrow(x), *affine_arguments, *modulation)
+    torch.testing.assert_close(out.double(), expected(x), rtol=1e-5, atol=1e-5)
+    for given in (narrow(gate), None):
+        out, total = operators.fused_scale_residual_norm_scale_shift_cpu(
+            narrow(residual), narrow(x), given, *affine_arguments, *modulation
+        )
+        exact = residual + x * (1 if given is None else gate)
+        torch.testing.assert_close(total.double(), exact, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out.double(), expected(exact), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=re.escape("kind='batch' (allowed: layer, rms)")):
+        cpu_host.norm_scale_shift(narrow(x), None, None, narrow(scale), narrow(shift), "batch", 1e-6)

@@ -1,0 +1,152 @@
+"""The attention layers of the SGLang backend, called as SGLang calls them."""
+
+import logging
+
+import pytest
+import torch
+
+from sglang_host import server_args, tiny_model
+
+HEADS, HEAD_DIM = 2, 128
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory):
+    """The backend module, plugins loaded and our backend chosen."""
+    from sglang.multimodal_gen.runtime.platforms.plugins import apply_plugin_hooks
+
+    apply_plugin_hooks()
+    server_args(tiny_model(tmp_path_factory), attention_backend="liteattention_rocm")
+    from sglang_integration import backend
+
+    return backend
+
+
+def layer(backend, *, scale=HEAD_DIM**-0.5, **arguments):
+    return backend.LiteAttentionImpl(
+        num_heads=HEADS, head_size=HEAD_DIM, softmax_scale=scale, prefix="blocks.0.attn1.impl", **arguments
+    )
+
+
+def fused_projection(length, kv_heads=HEADS):
+    """q, k contiguous and v a slice of the fused projection, as SGLang's Wan blocks pass them."""
+    fused = torch.randn(1, length, 3 * HEADS * HEAD_DIM, dtype=torch.bfloat16)
+    q, k, v = (part.unflatten(2, (HEADS, HEAD_DIM)) for part in fused.chunk(3, dim=-1))
+    return q.contiguous(), k.contiguous(), v
+
+
+def reference(q, k, v, scale):
+    """Attention in float64, [B, S, H, D]."""
+    q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
+    return (torch.softmax(q @ k.transpose(-1, -2) * scale, dim=-1) @ v).transpose(1, 2)
+
+
+@pytest.mark.parametrize("scale", [HEAD_DIM**-0.5, 0.25])
+def test_self_attention_with_strided_v_honours_the_scale(backend, scale):
+    q, k, v = fused_projection(100)
+    assert v.stride(1) == 3 * HEADS * HEAD_DIM
+    out = layer(backend, scale=scale).forward(q, k, v, None)
+    assert out.shape == q.shape and out.dtype == torch.bfloat16
+    assert torch.equal(out, layer(backend, scale=scale).forward(q, k, v.contiguous(), None))
+    expected = reference(q, k, v, scale)
+    error = (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+    assert error < 1e-2  # a bfloat16 result truncated toward zero is off by 2^-8 / √3 and less
+
+
+def test_cross_attention_of_another_length(backend):
+    q = torch.randn(1, 70, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    k, v = torch.randn(2, 1, 512, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    out = layer(backend, is_cross_attention=True).forward(q, k, v, None)
+    expected = reference(q, k, v, HEAD_DIM**-0.5)
+    assert (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < 1e-2
+
+
+def test_rounding_is_the_peers_and_can_be_configured(backend, monkeypatch):
+    passed = []
+    monkeypatch.setattr(
+        backend.liteattention_rocm, "attention", lambda q, k, v, **named: passed.append(named) or q
+    )
+    q = torch.zeros(1, 4, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    layer(backend).forward(q, q, q, None)
+    for settings in (backend.Settings(rounding=name) for name in backend.ROUNDINGS):
+        monkeypatch.setattr(backend, "configured_settings", lambda settings=settings: settings)
+        layer(backend).forward(q, q, q, None)
+    assert [named["rounding"] for named in passed] == ["rtz", *backend.ROUNDINGS]
+    assert all(named["layout"] == "bshd" and named["scale"] == HEAD_DIM**-0.5 for named in passed)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "causal", "named"), [(torch.float16, False, "float16"), (torch.bfloat16, True, "causal")]
+)
+def test_what_selection_cannot_see_runs_in_sdpa(backend, caplog, dtype, causal, named):
+    backend.warn_fallback.cache_clear()
+    q, k, v = torch.randn(3, 1, 40, HEADS, HEAD_DIM).to(dtype)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            out = layer(backend, causal=causal).forward(q, k, v, None)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(t.transpose(1, 2) for t in (q, k, v)), is_causal=causal, scale=HEAD_DIM**-0.5
+    ).transpose(1, 2)
+    assert torch.equal(out, expected)
+    warnings = [record for record in caplog.records if record.name == backend.__name__]
+    assert len(warnings) == 1 and named in warnings[0].getMessage()
+
+
+def test_heads_that_do_not_divide_are_refused(backend):
+    with pytest.raises(ValueError, match=r"num_heads=2 .*num_kv_heads=3"):
+        layer(backend, num_kv_heads=3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ['{"rounding": "rtne"}', "rounding=rtne", {"rounding": "rtne"}, "FILE.json", "FILE.yaml"],
+)
+def test_every_form_of_the_configuration(backend, tmp_path, tmp_path_factory, given):
+    if given == "FILE.json":
+        (tmp_path / "c.json").write_text('{"rounding": "rtne"}')
+        given = str(tmp_path / "c.json")
+    elif given == "FILE.yaml":
+        (tmp_path / "c.yaml").write_text("rounding: rtne\n")
+        given = str(tmp_path / "c.yaml")
+    model = tiny_model(tmp_path_factory)
+    try:
+        server_args(model, attention_backend="liteattention_rocm", attention_backend_config=given)
+        assert layer(backend).rounding == "rtne"
+    finally:
+        server_args(model, attention_backend="liteattention_rocm")
+    assert layer(backend).rounding == "rtz"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rouding": "rtz"}, "unknown key 'rouding' .*allowed: rounding"),
+        ({"rounding": "nearest"}, "rounding='nearest' .*allowed: rtne, rtna, rtz"),
+        ({"rounding": 2}, "rounding=2 .*allowed: rtne, rtna, rtz"),
+        ({"rounding": True}, "rounding=True .*allowed: rtne, rtna, rtz"),
+    ],
+)
+def test_bad_configuration_is_refused(backend, config, message):
+    with pytest.raises(ValueError, match=message):
+        backend.Settings.parse(config)
+
+
+def test_keys_of_another_backend_pass_where_one_is_named(backend, tmp_path_factory):
+    model = tiny_model(tmp_path_factory)
+    try:
+        server_args(
+            model,
+            attention_backend="liteattention_rocm",
+            component_attention_backends="transformer.self=sparge_attn",
+            attention_backend_config='{"topk": 0.5, "rounding": "rtna"}',
+        )
+        assert backend.configured_settings().rounding == "rtna"
+    finally:
+        server_args(model, attention_backend="liteattention_rocm")
+
+
+def test_ring_and_metadata_are_not_claimed(backend):
+    assert not backend.LiteAttentionBackend.supports_ring_rotation()
+    assert not backend.LiteAttentionBackend.supports_packed_varlen()
+    with pytest.raises(NotImplementedError):
+        backend.LiteAttentionBackend.get_builder_cls()

@@ -1,0 +1,228 @@
+"""Registration of the SGLang plugin and SGLang's choice of our backend, layer by layer."""
+
+import json
+import logging
+import pickle
+
+import pytest
+import torch
+
+from sglang_host import python, server_args, tiny_model
+from sglang_integration import plugin
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    """SGLang's backend selector, after its plugins were loaded through their entry points."""
+    from sglang.multimodal_gen.runtime.platforms.plugins import apply_plugin_hooks
+
+    apply_plugin_hooks()
+    from sglang.multimodal_gen.runtime.layers.attention import selector
+
+    return selector
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory)
+
+
+@pytest.fixture
+def chosen(runtime, model):
+    """Server arguments with our backend as the global choice."""
+    runtime._cached_get_attn_backend.cache_clear()
+    yield server_args(model, attention_backend="liteattention_rocm")
+    runtime._cached_get_attn_backend.cache_clear()
+
+
+def member():
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+
+    return AttentionBackendEnum["LITEATTENTION_ROCM"]
+
+
+def test_entry_point_adds_a_dense_member(runtime):
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+
+    ours = member()
+    assert ours in list(AttentionBackendEnum)
+    assert AttentionBackendEnum("liteattention_rocm") is ours is AttentionBackendEnum.LITEATTENTION_ROCM
+    assert str(ours) == "liteattention_rocm"
+    assert not ours.is_sparse
+    assert pickle.loads(pickle.dumps(ours)) is ours
+    assert AttentionBackendEnum.VMOBA_ATTN.is_sparse  # sets of the class still hold its own members
+
+
+def test_registering_twice_hooks_once(runtime):
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry
+
+    plugin.register()
+    hooks = [hook for entries in HookRegistry._hooks.values() for _, hook, _ in entries]
+    assert hooks.count(plugin.choose_backend) == 1
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_self_and_cross_layers_get_our_backend(runtime, chosen, cross, dtype):
+    backend = runtime.get_attn_backend(128, dtype, is_cross_attention=cross)
+    assert backend.get_enum() is member()
+    assert backend.get_impl_cls().__module__ == "sglang_integration.backend"
+
+
+def test_layers_with_a_preference_set_get_our_backend_when_asked(runtime, chosen):
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+
+    preferred = {AttentionBackendEnum.FA, AttentionBackendEnum.TORCH_SDPA}
+    assert runtime.get_attn_backend(128, BF16, preferred).get_enum() is member()
+
+
+@pytest.mark.parametrize(("head_size", "dtype"), [(80, BF16), (64, BF16), (256, BF16), (128, FP32)])
+def test_auxiliary_component_falls_back(runtime, chosen, head_size, dtype):
+    with runtime.component_attn_backend_context_manager(
+        None, component_name="text_encoder", allow_global_backend_fallback=True
+    ):
+        backend = runtime.get_attn_backend(head_size, dtype)
+    assert backend.get_enum().name == "TORCH_SDPA"
+
+
+@pytest.mark.parametrize(
+    ("head_size", "dtype", "message"),
+    [(80, BF16, r"head size 80 .*allowed: 128"), (128, FP32, r"torch\.float32 .*allowed: torch\.bfloat16")],
+)
+def test_transformer_layer_is_refused_by_name_and_value(runtime, chosen, head_size, dtype, message):
+    with pytest.raises(ValueError, match="liteattention_rocm: .*" + message):
+        runtime.get_attn_backend(head_size, dtype)
+
+
+def test_answers_do_not_depend_on_what_was_asked_before(runtime, chosen):
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            runtime.get_attn_backend(128, FP32)
+        assert runtime.get_attn_backend(128, BF16).get_enum() is member()
+
+
+def test_other_backends_stay_as_they_are(runtime, model):
+    runtime._cached_get_attn_backend.cache_clear()
+    server_args(model, attention_backend="torch_sdpa")
+    assert runtime.get_attn_backend(128, BF16).get_enum().name == "TORCH_SDPA"
+
+
+def test_role_override_reaches_cross_attention_alone(runtime, model):
+    runtime._cached_get_attn_backend.cache_clear()
+    args = server_args(
+        model,
+        attention_backend="torch_sdpa",
+        component_attention_backends="transformer.cross=liteattention_rocm",
+    )
+    roles = args.resolve_component_backend_by_role("transformer")
+    with runtime.component_attn_backend_context_manager(
+        None, component_name="transformer", backend_by_role=roles
+    ):
+        assert runtime.get_attn_backend(128, BF16, is_cross_attention=True).get_enum() is member()
+        assert runtime.get_attn_backend(128, BF16).get_enum().name == "TORCH_SDPA"
+
+
+@pytest.mark.parametrize("text", ["rounding=rtnx", "rounding=rtz,speed=9"])
+def test_refused_configuration_stops_selection(runtime, model, text):
+    runtime._cached_get_attn_backend.cache_clear()
+    server_args(model, attention_backend="liteattention_rocm", attention_backend_config=text)
+    with pytest.raises(ValueError, match=r"attention_backend_config: .*allowed: "):
+        runtime.get_attn_backend(128, BF16)
+
+
+def test_config_file_selects_our_backend(runtime, model, tmp_path):
+    from sglang.multimodal_gen.runtime.server_args import ServerArgs
+
+    file = tmp_path / "config.json"
+    file.write_text(
+        json.dumps(
+            {
+                "model_path": str(model),
+                "attention_backend": "liteattention_rocm",
+                "attention_backend_config": {"rounding": "rtne"},
+                "component_attention_backends": {"transformer.cross": "liteattention_rocm"},
+            }
+        )
+    )
+    arguments = ServerArgs.load_config_file(str(file))
+    args = ServerArgs.from_dict(arguments)
+    assert args.attention_backend == "liteattention_rocm"
+    assert args.attention_backend_config == {"rounding": "rtne"}
+    assert args.component_attention_backend_roles == {"transformer": {"cross": "liteattention_rocm"}}
+
+
+def test_failure_to_register_is_one_log_line(runtime, monkeypatch, caplog):
+    def broken(hook):
+        raise LookupError("no such method\nin this version")
+
+    monkeypatch.setattr(plugin, "hook_backend_choice", broken)
+    with caplog.at_level(logging.DEBUG):
+        plugin.register()
+    records = [record for record in caplog.records if record.name == plugin.__name__]
+    assert [record.levelname for record in records] == ["ERROR"]
+    assert records[0].getMessage().splitlines() == [
+        "SGLang attention backend liteattention_rocm could not be registered "
+        "(LookupError: no such method in this version); it is built for SGLang 0.5.23"
+    ]
+
+
+LOADED = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+before = set(sys.modules)
+import sglang_integration.plugin
+print("IMPORTED", sorted({"torch", "sglang", "liteattention_rocm"} & (set(sys.modules) - before)))
+from e2e import cpu_host
+cpu_host.prepare()
+from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+from sglang.multimodal_gen.runtime.platforms.plugins import load_plugins
+load_plugins()
+print("MEMBER", "LITEATTENTION_ROCM" in AttentionBackendEnum.__members__)
+print("HEAVY", "liteattention_rocm" in sys.modules, "sglang_integration.backend" in sys.modules)
+"""
+
+
+def test_fresh_process_registers_without_importing_kernels_or_layers():
+    finished = python("-c", LOADED)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-3:] == ["IMPORTED []", "MEMBER True", "HEAVY False False"]
+
+
+def test_switched_off_it_registers_nothing():
+    finished = python("-c", LOADED, LITEATTENTION_ROCM_DISABLE="1")
+    assert finished.returncode == 0, finished.stderr
+    assert "MEMBER False" in finished.stdout
+    assert "LITEATTENTION_ROCM_DISABLE is set" in finished.stderr
+
+
+COMMAND_LINE = """
+import sys
+from e2e import cpu_host
+cpu_host.prepare()
+from {module} import main
+from sglang.multimodal_gen.runtime.entrypoints import diffusion_generator
+def stop(cls, **arguments):
+    print("BACKENDS", arguments["server_args"].component_attention_backend_roles)
+    sys.exit(0)
+diffusion_generator.DiffGenerator.from_pretrained = classmethod(stop)
+sys.argv = ["sglang", "generate", "--model-path", {model!r}, "--model-id", {model_id!r}, "--prompt", "x",
+            "--component-attention-backends", "transformer.cross=liteattention_rocm"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "works"),
+    [("sglang.multimodal_gen.runtime.entrypoints.cli.main", True), ("sglang.cli.main", False)],
+)
+def test_component_override_on_the_command_line(model, module, works):
+    """SGLang's console script reads overrides before it loads plugins; its module entry point after."""
+    from e2e import tiny_wan
+
+    finished = python("-c", COMMAND_LINE.format(module=module, model=str(model), model_id=tiny_wan.MODEL_ID))
+    if works:
+        assert "BACKENDS {'transformer': {'cross': 'liteattention_rocm'}}" in finished.stdout, finished.stderr
+    else:
+        assert "Invalid attention backend 'liteattention_rocm'" in finished.stderr
