@@ -144,7 +144,7 @@ std::string constant_text(const Operand& operand, const OperandType& type) {
     if (is_literal && !is_float) return uint32_t(value) <= 64 ? std::to_string(value) : hex(uint32_t(value));
     const char* name = float_name(value, type);
     if (name) return name;
-    return is_literal ? hex(value >> 32) : std::to_string(int64_t(value));
+    return is_literal && value ? hex(value >> 32) : std::to_string(int64_t(value));
   }
   const bool half = type.bits == 16 && type.count == 1;
   const int32_t integer = half && is_float ? int16_t(value) : int32_t(value);

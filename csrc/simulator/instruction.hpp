@@ -30,7 +30,8 @@ struct Operand {
                    // 106/107 VCC, 108..123 TTMP, 124 M0, 126/127 EXEC
     kVector,       // VGPR index 0..255
     kAccumulator,  // AGPR index 0..255
-    kConstant,     // inline constant or literal, already expanded to the operand's type, in `value`
+    kConstant,     // inline constant or literal, already expanded to the operand's type, in `value`;
+                   // `index` is its source code, 255 for a literal
     kScc, kVccz, kExecz,
     kAperture,     // src_shared_base.. (index = encoding 235..238)
     kLdsDirect,
@@ -75,6 +76,9 @@ struct Instruction {
   //          src1 = resource (4 SGPRs), src3 = soffset.
   //   FLAT/GLOBAL/SCRATCH: dst = result, src0 = vaddr, src1 = saddr (or kOff), src2 = data.
   //   SOPK/SOPP: simm16 in `offset` (sign-extended).
+  // An implicit VCC is written out: dst of VOPC, sdst and src2 of v_addc_co_u32_e32, src2 of v_cndmask_b32_e32.
+  // MTBUF: offset1 = data format, then 3 bits of number format. s_atc_probe: offset1 = mode. s_set_gpr_idx_on:
+  // `offset` = mode. SMEM: `offen` = a register and an immediate offset are both encoded.
   Operand dst, sdst;
   std::array<Operand, 4> src;
 
