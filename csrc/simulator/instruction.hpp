@@ -18,9 +18,25 @@ enum class Op : uint16_t {
 };
 
 enum class Encoding : uint8_t {
-  kSop1, kSop2, kSopc, kSopk, kSopp, kSmem,
-  kVop1, kVop2, kVopc, kVop3, kVop3b /* VOP3 with a scalar destination */, kVop3p, kMfma,
-  kDs, kMubuf, kMtbuf, kFlat, kGlobal, kScratch,
+  kSop1,
+  kSop2,
+  kSopc,
+  kSopk,
+  kSopp,
+  kSmem,
+  kVop1,
+  kVop2,
+  kVopc,
+  kVop3,
+  kVop3b /* VOP3 with a scalar destination */,
+  kVop3p,
+  kMfma,
+  kDs,
+  kMubuf,
+  kMtbuf,
+  kFlat,
+  kGlobal,
+  kScratch,
 };
 
 struct Operand {
@@ -32,13 +48,15 @@ struct Operand {
     kAccumulator,  // AGPR index 0..255
     kConstant,     // inline constant or literal, already expanded to the operand's type, in `value`;
                    // `index` is its source code, 255 for a literal
-    kScc, kVccz, kExecz,
-    kAperture,     // src_shared_base.. (index = encoding 235..238)
+    kScc,
+    kVccz,
+    kExecz,
+    kAperture,  // src_shared_base.. (index = encoding 235..238)
     kLdsDirect,
-    kOff,          // address operand written as "off"
+    kOff,  // address operand written as "off"
   };
   Kind kind = Kind::kNone;
-  uint8_t dwords = 1;   // width of the operand in 32-bit registers
+  uint8_t dwords = 1;  // width of the operand in 32-bit registers
   uint16_t index = 0;
   uint64_t value = 0;
 };
@@ -76,21 +94,22 @@ struct Instruction {
   //          src1 = resource (4 SGPRs), src3 = soffset.
   //   FLAT/GLOBAL/SCRATCH: dst = result, src0 = vaddr, src1 = saddr (or kOff), src2 = data.
   //   SOPK/SOPP: simm16 in `offset` (sign-extended).
-  // An implicit VCC is written out: dst of VOPC, sdst and src2 of v_addc_co_u32_e32, src2 of v_cndmask_b32_e32.
-  // MTBUF: offset1 = data format, then 3 bits of number format. s_atc_probe: offset1 = mode. s_set_gpr_idx_on:
-  // `offset` = mode. SMEM: `offen` = a register and an immediate offset are both encoded.
+  // An implicit VCC is written out: dst of VOPC, sdst and src2 of v_addc_co_u32_e32, src2 of
+  // v_cndmask_b32_e32. MTBUF: offset1 = data format, then 3 bits of number format. s_atc_probe: offset1 =
+  // mode. s_set_gpr_idx_on: `offset` = mode. SMEM: `offen` = a register and an immediate offset are both
+  // encoded.
   Operand dst, sdst;
   std::array<Operand, 4> src;
 
-  uint8_t neg = 0, abs = 0;       // bit i belongs to src i
+  uint8_t neg = 0, abs = 0;                       // bit i belongs to src i
   uint8_t op_sel = 0, op_sel_hi = 0, neg_hi = 0;  // VOP3 op_sel (bit 3: dst); VOP3P
   bool clamp = false;
   uint8_t omod = 0;
   Sdwa sdwa;
   Dpp dpp;
 
-  int32_t offset = 0;             // immediate offset or simm16
-  uint8_t offset1 = 0;            // second offset of ds_*2
+  int32_t offset = 0;   // immediate offset or simm16
+  uint8_t offset1 = 0;  // second offset of ds_*2
   bool offen = false, idxen = false, lds = false, gds = false;
   bool sc0 = false, sc1 = false, nt = false;  // glc/scc/slc in older spellings
   uint8_t cbsz = 0, abid = 0, blgp = 0;       // MFMA modifiers
@@ -101,17 +120,29 @@ struct Instruction {
   uint8_t read_count = 0, write_count = 0;
 };
 
-enum class Category : uint8_t { kScalar, kScalarMemory, kVector, kTranscendental, kMatrix, kLds, kVectorMemory, kControl, kWait, kBarrier };
+enum class Category : uint8_t {
+  kScalar,
+  kScalarMemory,
+  kVector,
+  kTranscendental,
+  kMatrix,
+  kLds,
+  kVectorMemory,
+  kControl,
+  kWait,
+  kBarrier
+};
 
 struct OpInfo {
-  const char* name;        // mnemonic without encoding suffix
+  const char* name;  // mnemonic without encoding suffix
   Category category;
 };
 const OpInfo& op_info(Op op);
 
 // Decodes the instruction at `words` (at most `available` bytes). Returns false when the encoding is
 // unknown; `out.size` is then 4 and `reason` says what was not understood.
-bool decode(const uint32_t* words, uint64_t available, uint64_t address, Instruction& out, std::string& reason);
+bool decode(const uint32_t* words, uint64_t available, uint64_t address, Instruction& out,
+            std::string& reason);
 
 // LLVM syntax, e.g. "v_add_f32_e32 v1, v2, v3". Branch targets are printed as the signed word offset.
 std::string disassemble(const Instruction& instruction);
