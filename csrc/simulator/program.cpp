@@ -79,6 +79,20 @@ std::vector<TypeName> parse_types(std::string_view operands) {
   return types;
 }
 
+bool is_branch(Op op) {
+  switch (op) {
+  case Op::S_BRANCH:
+  case Op::S_CALL_B64:
+  case Op::S_CBRANCH_SCC0:
+  case Op::S_CBRANCH_SCC1:
+  case Op::S_CBRANCH_VCCZ:
+  case Op::S_CBRANCH_VCCNZ:
+  case Op::S_CBRANCH_EXECZ:
+  case Op::S_CBRANCH_EXECNZ: return true;
+  default: return false;
+  }
+}
+
 bool is_special(const Operand& operand) {
   switch (operand.kind) {
   case Operand::Kind::kScc:
@@ -509,7 +523,10 @@ void Program::prepare_step(uint32_t index) {
     if (instruction.encoding == Encoding::kSmem) detail.effect = Effect::kScalarMemory;
     break;
   }
-  case Encoding::kSopp: step.src[1] = static_cast<uint64_t>(static_cast<int64_t>(instruction.offset)); break;
+  case Encoding::kSopp:
+    if (is_branch(instruction.op)) step.wait_states = kBranchStates;
+    step.src[1] = static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
+    break;
   case Encoding::kDs: detail.effect = Effect::kLds; break;
   case Encoding::kMubuf:
   case Encoding::kMtbuf:
@@ -522,7 +539,10 @@ void Program::prepare_step(uint32_t index) {
   const uint64_t after = instruction.address + instruction.size;
   const uint64_t target = after + 4 * static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
   if (instruction.encoding == Encoding::kSopp) step.src[0] = reinterpret_cast<uint64_t>(at(target));
-  if (instruction.op == Op::S_CALL_B64) step.src[0] = reinterpret_cast<uint64_t>(at(target));
+  if (instruction.op == Op::S_CALL_B64) {
+    step.src[0] = reinterpret_cast<uint64_t>(at(target));
+    step.wait_states = kBranchStates;
+  }
   if (!step.run) step.run = run_unimplemented;
 }
 

@@ -12,6 +12,7 @@ namespace {
 void go_to(Wave& wave, const Step& step, const Step* target) {
   if (!target) fault(wave, step, SimulatorError::Kind::kBadAddress, "branch to where no instruction begins");
   wave.next = target;
+  wave.time += kTakenBranchStates - kBranchStates;
 }
 const Step* direct_target(const Step& step) { return reinterpret_cast<const Step*>(step.src[0]); }
 void go_to_address(Wave& wave, const Step& step, uint64_t address) {
@@ -20,6 +21,7 @@ void go_to_address(Wave& wave, const Step& step, uint64_t address) {
     fault(wave, step, SimulatorError::Kind::kBadAddress,
           "jump to " + hexadecimal(address) + ", where no instruction of this code object begins");
   wave.next = target;
+  wave.time += kTakenBranchStates - 1;
 }
 
 void branch(Wave& wave, const Step& step) { go_to(wave, step, direct_target(step)); }
