@@ -247,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the comparison.
 
     Returns:
-        0 when every arm finished and every check passed, 1 otherwise.
+        0 when every arm finished and every check passed, 130 after Ctrl-C, 1 otherwise.
     """
     from rich.console import Console
 
@@ -273,7 +273,11 @@ def main(argv: list[str] | None = None) -> int:
             f"{tiny_wan.HEAD_DIM}): its video shows no scene"
         )
     console.print(f"Device: {device_text}\nModel: {description}", highlight=False)
-    results = run_arms(options, device, console)
+    try:
+        results = run_arms(options, device, console)
+    except KeyboardInterrupt:
+        console.print("interrupted", style="bold red")
+        return 130
     finished = [name for name, result in results.items() if result["status"] == "ok"]
     compared = compare_pairs(options.output, finished)
     check = reports.noise_floor_check(compared)

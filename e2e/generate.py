@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -23,8 +24,10 @@ import torch
 from e2e.arms import ARMS, Arm
 
 MARK = "@e2e "
+ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
 SIMULATED_TIME = "host seconds, simulated on this CPU: not a speed"
+HOST_TIME = "host seconds, PyTorch on this CPU: not a speed"
 MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
 
 
@@ -96,7 +99,7 @@ def main(path: str) -> int:
 
     tell(stage="writing")
     result = describe(job, arm, layers, kernels or simulated_kernels(job))
-    result["times"] = times(job, output, ready, seconds)
+    result["times"] = times(job, arm, output, ready, seconds)
     write_video(Path(job.folder), output)
     result.update(frames=int(output.output.shape[2]), video="video.mp4", frame_folder="frames")
     (Path(job.folder) / "arm.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -232,16 +235,17 @@ def simulated_kernels(job: Job) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def device_kernels(job: Job, kernels: dict[str, Any]):
-    """Adds the block's launches per device kernel to ``kernels`` (torch's profiler); none on a CPU."""
+    """Adds the block's launches per attention kernel to ``kernels``, from torch's profiler; none on a CPU."""
     if job.device == "cpu":
         yield
         return
-    from torch.profiler import DeviceType, ProfilerActivity, profile
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         yield
     for event in profiler.events():
-        if event.device_type == DeviceType.CUDA:
+        if event.device_type == DeviceType.CUDA and ATTENTION_KERNEL.search(event.name):
             entry = kernels.setdefault(event.name, {"launches": 0, "seconds": 0.0})
             entry["launches"] += 1
             entry["seconds"] += event.time_range.elapsed_us() / 1e6
@@ -271,7 +275,7 @@ def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[s
     }
 
 
-def times(job: Job, output: Any, ready: float, seconds: float) -> dict[str, Any]:
+def times(job: Job, arm: Arm, output: Any, ready: float, seconds: float) -> dict[str, Any]:
     """Seconds of the measured generation, and SGLang's own performance dump beside it.
 
     Args:
@@ -284,7 +288,11 @@ def times(job: Job, output: Any, ready: float, seconds: float) -> dict[str, Any]
     metrics.total_duration_ms = seconds * 1000
     PerformanceLogger.dump_benchmark_report(str(Path(job.folder) / "perf.json"), metrics, tag=job.arm)
     return {
-        "basis": SIMULATED_TIME if job.device == "cpu" else MEASURED_TIME,
+        "basis": MEASURED_TIME
+        if job.device != "cpu"
+        else HOST_TIME
+        if arm.kernel is None
+        else SIMULATED_TIME,
         "warmup_generations": job.warmup,
         "ready_s": ready,
         "total_s": seconds,
