@@ -60,9 +60,8 @@ extern "C" __global__ void spin(volatile u32* out) { while (!out[0]) {} }
 // Workgroups from `first` on store to address 0; the lower they are, the later.
 extern "C" __global__ void fail_from(u32* out, u32 first, u32 count) {
   if (BLOCK_X < first) { out[BLOCK_X] = 1; return; }
-  volatile u32 sink = 0;
-  for (u32 i = 0; i < (count - BLOCK_X) * 300; ++i) sink = i;
-  *(volatile u32*)nullptr = sink;
+  for (u32 i = 0; i < (count - BLOCK_X) * 300; ++i) __builtin_amdgcn_s_sleep(0);
+  *(volatile u32*)nullptr = 1;
 }
 
 extern __shared__ u32 dynamic_lds[];

@@ -1,6 +1,7 @@
 """The simulator behind its HIP functions: launches, kernel arguments, memory, threads, errors."""
 
 import ctypes
+import os
 import re
 import struct
 import subprocess
@@ -53,8 +54,6 @@ def pointer(*addresses):
 
 def run_python(script, **environment):
     """Runs a script that has `hip` and `image` in another interpreter."""
-    import os
-
     preamble = f"""
     import sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -64,13 +63,14 @@ def run_python(script, **environment):
     from simulated_hip import Failed, Hip
     hip = Hip({str(simulator.path())!r})
     """
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(preamble) + textwrap.dedent(script)],
         env={**os.environ, **environment},
         capture_output=True,
-        text=True,
         timeout=120,
     )
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()  # carriage returns kept
+    return done
 
 
 # Launches and arguments

@@ -13,9 +13,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kDescriptorBytes = 64;
-// Scratch per work-item for kernels whose stack depth the compiler could not bound (recursion, indirect
-// calls): what the HIP runtime reserves by default.
-constexpr uint64_t kDynamicStackBytes = 16384;
+constexpr uint64_t kMaxKernargBytes = 1 << 20;
 constexpr uint64_t kMaxPrivateBytes = 1 << 20;
 
 [[noreturn]] void invalid(const std::string& message) {
@@ -41,15 +39,13 @@ KernelMetadata read_kernel(const MessagePack& entry) {
   if (!name || !symbol) invalid("metadata: a kernel has no .name or no .symbol");
   kernel.name = name->text;
   kernel.symbol = symbol->text;
-  kernel.kernarg_bytes = entry.number(".kernarg_segment_size", 0, 1 << 20);
+  kernel.kernarg_bytes = entry.number(".kernarg_segment_size", 0, kMaxKernargBytes);
   kernel.group_bytes = entry.number(".group_segment_fixed_size", 0);
   kernel.private_bytes = entry.number(".private_segment_fixed_size", 0);
   kernel.max_flat_workgroup_size = static_cast<uint32_t>(entry.number(".max_flat_workgroup_size", 1024));
   kernel.vgprs = static_cast<uint32_t>(entry.number(".vgpr_count", 0));
   kernel.agprs = static_cast<uint32_t>(entry.number(".agpr_count", 0));
   kernel.sgprs = static_cast<uint32_t>(entry.number(".sgpr_count", 0));
-  if (const MessagePack* flag = entry.find(".uses_dynamic_stack", Type::kBoolean))
-    kernel.dynamic_stack = flag->integer != 0;
   if (const MessagePack* required = entry.find(".reqd_workgroup_size", Type::kArray)) {
     if (required->items.size() != 3) invalid("metadata: .reqd_workgroup_size of " + kernel.name);
     for (int i = 0; i < 3; ++i) {
@@ -258,16 +254,18 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
     metadata.kernarg_bytes = std::max<uint64_t>(metadata.kernarg_bytes, kernel.descriptor.kernarg_size);
     metadata.group_bytes =
         std::max<uint64_t>(metadata.group_bytes, kernel.descriptor.group_segment_fixed_size);
-    uint64_t scratch =
+    metadata.private_bytes =
         std::max<uint64_t>(metadata.private_bytes, kernel.descriptor.private_segment_fixed_size);
-    constexpr uint16_t kUsesDynamicStack = 1 << 11;  // kernel_code_properties
-    if (metadata.dynamic_stack || kernel.descriptor.kernel_code_properties & kUsesDynamicStack)
-      scratch = std::max(scratch, kDynamicStackBytes);
-    if (scratch > kMaxPrivateBytes || metadata.kernarg_bytes > (1 << 20))
-      invalid("kernel " + metadata.name + " wants " + std::to_string(scratch) + " bytes of scratch and " +
-              std::to_string(metadata.kernarg_bytes) + " bytes of arguments");
-    metadata.private_bytes = scratch;
-    kernel.descriptor.private_segment_fixed_size = static_cast<uint32_t>(scratch);
+    if (metadata.private_bytes > kMaxPrivateBytes || metadata.kernarg_bytes > kMaxKernargBytes)
+      invalid("kernel " + metadata.name + " wants " + std::to_string(metadata.private_bytes) +
+              " bytes of scratch and " + std::to_string(metadata.kernarg_bytes) + " bytes of arguments");
+    // Dwords of arguments that the hardware loads into SGPRs: count in bits 0..6, offset in bits 7..15.
+    const uint64_t preload = kernel.descriptor.kernarg_preload;
+    if (preload & 0x7F && 4 * ((preload & 0x7F) + (preload >> 7)) > metadata.kernarg_bytes)
+      invalid("kernel " + metadata.name + " preloads arguments beyond its " +
+              std::to_string(metadata.kernarg_bytes) + " bytes of them");
+    kernel.descriptor.private_segment_fixed_size = static_cast<uint32_t>(metadata.private_bytes);
+    kernel.descriptor.group_segment_fixed_size = static_cast<uint32_t>(metadata.group_bytes);
     function->metadata = std::move(metadata);
     functions_[function->kernel.name] = std::move(function);
   }

@@ -26,7 +26,6 @@ struct KernelMetadata {
   uint32_t max_flat_workgroup_size = 1024;
   std::array<uint32_t, 3> required_workgroup_size{};  // zeros: any
   uint32_t vgprs = 0, agprs = 0, sgprs = 0;           // vgprs: the whole unified count
-  bool dynamic_stack = false;
 
   // End of the last argument that the caller provides.
   uint64_t explicit_bytes() const;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hip_error.hpp"
+#include "registers.hpp"
 
 namespace gfx942 {
 namespace {
@@ -11,8 +12,8 @@ namespace {
 constexpr uint64_t kMaxArgumentBytes = 1 << 20;
 constexpr uint64_t kLine = 64;
 constexpr uint64_t kQueueBytes = 256;
-// High halves of the shared and private apertures of gfx9.
-constexpr uint32_t kSharedBaseHigh = 0x00010000, kPrivateBaseHigh = 0x00020000;
+// High halves of the addresses where LDS and scratch appear to flat instructions.
+constexpr uint32_t kSharedBaseHigh = kSharedAperture >> 32, kPrivateBaseHigh = kPrivateAperture >> 32;
 
 [[noreturn]] void refuse(const Function& function, const std::string& message) {
   throw HipError(hipErrorInvalidValue, "kernel " + function.kernel.name + ": " + message);
