@@ -55,9 +55,9 @@ def test_our_kernel_served_every_self_and_cross_layer(comparison):
     assert list(arm["kernels"]) == ["attention_forward_rtz"]
     assert counts["launches"] == 2 * CALLS_PER_ROLE
     assert arm["instructions"] == counts["instructions"] > arm["matrix_instructions"] == counts["matrix"] > 0
-    # 16x16x16 steps of Q·K and P·V over the whole query and key tiles
-    tiles = -(-TOKENS // 16) * (-(-TOKENS // 16) + -(-TEXT_TOKENS // 16)) * 2 * (tiny_wan.HEAD_DIM // 16)
-    assert counts["matrix"] >= tiles * tiny_wan.HEADS * CALLS_PER_ROLE
+    # No bfloat16 MFMA of gfx942 does more than 32·32·8 multiply-adds, and Q·K and P·V need these.
+    multiply_adds = 2 * TOKENS * (TOKENS + TEXT_TOKENS) * tiny_wan.HEAD_DIM * tiny_wan.HEADS * CALLS_PER_ROLE
+    assert counts["matrix"] * 32 * 32 * 8 >= multiply_adds
 
 
 def test_broken_arm_is_reported_and_the_others_finish(comparison):
