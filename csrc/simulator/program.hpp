@@ -20,7 +20,7 @@ using Handler = void (*)(Wave&, const Step&);
 
 // Wait states of a branch. LLVM counts one, but a wave issues nothing until its branch is resolved and, where it is
 // taken, until the target is fetched; AITER's kernels rely on it for MFMA results that are used right behind one.
-constexpr uint8_t kBranchStates = 4, kTakenBranchStates = 8;
+constexpr uint8_t kBranchStates = 5, kTakenBranchStates = 8;
 
 // What a step leaves outstanding, for the checks.
 enum class Effect : uint8_t { kNone, kVectorMemory, kFlat, kLds, kScalarMemory, kMatrix };
