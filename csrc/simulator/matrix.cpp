@@ -1,8 +1,7 @@
-#include "matrix.hpp"
-
 #include <cstring>
 #include <type_traits>
 
+#include "matrix_exact.hpp"
 #include "vector.hpp"
 
 #define KERNELS "matrix.inl"
