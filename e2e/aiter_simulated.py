@@ -35,7 +35,7 @@ def register() -> None:
 def choose_backend(
     original: Callable[..., str],
     platform: type,
-    selected: enum.Enum | None,
+    selected_backend: enum.Enum | None,
     head_size: int,
     dtype: torch.dtype,
 ) -> str:
@@ -44,8 +44,8 @@ def choose_backend(
     Raises:
         ValueError: a layer that AITER's assembly kernel for head size 128 doesn't serve.
     """
-    if selected is not AttentionBackendEnum.AITER:
-        return original(platform, selected, head_size, dtype)
+    if selected_backend is not AttentionBackendEnum.AITER:
+        return original(platform, selected_backend, head_size, dtype)
     if head_size != HEAD_SIZE or dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"AITER's simulated kernel serves bfloat16 heads of {HEAD_SIZE}, not {dtype} of {head_size}"

@@ -262,6 +262,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     options.output = options.output.resolve()
     options.output.mkdir(parents=True, exist_ok=True)
+    for name in ("report.json", "report.md"):  # an interrupted run leaves none of an earlier one's
+        (options.output / name).unlink(missing_ok=True)
     if device == "cpu":
         cpu_host.prepare()
     description = f"{options.model} as given"

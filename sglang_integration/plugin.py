@@ -68,7 +68,7 @@ def add_backend_name(name: str) -> enum.Enum:
 
 
 def hook_backend_choice(hook: Callable[..., str]) -> None:
-    """Has SGLang call ``hook(original, platform, selected, head_size, dtype)`` where it picks a backend.
+    """Has SGLang call ``hook(original, platform, selected_backend, head_size, dtype)`` to pick a backend.
 
     SGLang keeps ``@classmethod`` only for methods that the target class defines itself, so the target is the
     class in the current platform's ancestry that does.
@@ -91,7 +91,11 @@ def hook_backend_choice(hook: Callable[..., str]) -> None:
 
 
 def choose_backend(
-    original: Callable[..., str], platform: type, selected: enum.Enum | None, head_size: int, dtype: Any
+    original: Callable[..., str],
+    platform: type,
+    selected_backend: enum.Enum | None,
+    head_size: int,
+    dtype: Any,
 ) -> str:
     """Answers SGLang's question for our name and passes every other one on.
 
@@ -103,8 +107,8 @@ def choose_backend(
             for auxiliary components and stops for the diffusion transformer, as it does for backends of its
             own.
     """
-    if getattr(selected, "name", None) != BACKEND_NAME.upper():
-        return original(platform, selected, head_size, dtype)
+    if getattr(selected_backend, "name", None) != BACKEND_NAME.upper():
+        return original(platform, selected_backend, head_size, dtype)
     try:
         from sglang_integration.backend import check_layer
 

@@ -226,3 +226,14 @@ def test_component_override_on_the_command_line(model, module, works):
         assert "BACKENDS {'transformer': {'cross': 'liteattention_rocm'}}" in finished.stdout, finished.stderr
     else:
         assert "Invalid attention backend 'liteattention_rocm'" in finished.stderr
+
+
+def test_device_that_cannot_run_is_refused_at_selection(runtime, chosen, monkeypatch):
+    import liteattention_rocm
+
+    def refuse(device):
+        raise RuntimeError(f"{device}: gfx1100 has no code object")
+
+    monkeypatch.setattr(liteattention_rocm, "prepare", refuse)
+    with pytest.raises(ValueError, match="liteattention_rocm: cpu: gfx1100 has no code object"):
+        runtime.get_attn_backend(128, BF16)
