@@ -9,62 +9,32 @@ namespace gfx942 {
 
 namespace {
 
-struct Range {
-  unsigned first = 0, count = 0;  // vector registers, accumulators from 256
-  bool overlaps(const Range& other) const {
-    return first < other.first + other.count && other.first < first + count;
-  }
-};
-
-Range range_of(const Operand& operand) {
-  if (operand.kind == Operand::Kind::kVector) return {operand.index, operand.dwords};
-  if (operand.kind == Operand::Kind::kAccumulator) return {256u + operand.index, operand.dwords};
-  return {};
-}
-
 std::string register_name(unsigned vector) {
   return vector < 256 ? "v" + std::to_string(vector) : "a" + std::to_string(vector - 256);
 }
 
-uint64_t coarse(const Range& range) {
-  uint64_t mask = 0;
-  for (unsigned r = range.first; r < range.first + range.count; ++r) mask |= uint64_t{1} << r / 8;
-  return mask;
-}
-
-const Instruction& instruction_of(const Wave& wave, const Step* step) {
-  return wave.group->program->instruction(*step);
-}
-
-// Where a memory instruction's result will arrive.
-Range vector_result(const Instruction& instruction) { return range_of(instruction.dst); }
-
-void rebuild_watch(Wave& wave) {
-  WaveChecks& checks = wave.checks;
-  checks.watch = 0;
-  checks.scalar_watch = 0;
-  checks.lds_transfers = 0;
+void rebuild_watch(WaveChecks& checks) {
+  uint64_t watch = 0;
+  uint32_t scalar_watch = 0, lds_transfers = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
     const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
-    checks.watch |= coarse(vector_result(instruction_of(wave, load.step)));
-    checks.lds_transfers += load.lds_end != load.lds_begin;
+    watch |= load.watch;
+    lds_transfers += load.lds_end != load.lds_begin;
   }
   for (int i = 0; i < checks.lgkm_count; ++i) {
-    const Instruction& instruction = instruction_of(wave, checks.lgkm[static_cast<size_t>(i)].step);
-    checks.watch |= coarse(vector_result(instruction));
-    if (instruction.dst.kind == Operand::Kind::kScalar)
-      for (unsigned s = instruction.dst.index; s < instruction.dst.index + unsigned{instruction.dst.dwords}; ++s)
-        checks.scalar_watch |= 1u << (s & 127) / 4;
+    watch |= checks.lgkm[static_cast<size_t>(i)].watch;
+    scalar_watch |= checks.lgkm[static_cast<size_t>(i)].scalar_watch;
   }
-  for (int i = 0; i < checks.matrix_count; ++i) {
-    const Instruction& instruction = instruction_of(wave, checks.matrix[static_cast<size_t>(i)].step);
-    checks.watch |= coarse(range_of(instruction.dst)) | coarse(range_of(instruction.src[2]));
-  }
+  for (int i = 0; i < checks.matrix_count; ++i) watch |= checks.matrix[static_cast<size_t>(i)].detail->result_watch;
+  checks.watch = watch;
+  checks.scalar_watch = scalar_watch;
+  checks.lds_transfers = lds_transfers;
 }
 
-bool touches(const std::array<uint64_t, 8>& mask, const Range& range, unsigned& which) {
-  for (unsigned r = range.first; r < range.first + range.count; ++r) {
-    if (!(mask[r / 64] >> r % 64 & 1)) continue;
+template <size_t kWords>
+bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& range, unsigned& which) {
+  for (unsigned r = range.first; r < range.first + unsigned{range.count}; ++r) {
+    if (!(mask[r / 64 % kWords] >> r % 64 & 1)) continue;
     which = r;
     return true;
   }
@@ -82,62 +52,49 @@ void check_pending(Wave& wave, const Step& step) {
   const StepDetail& detail = wave.group->program->detail(step);
   unsigned which = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
-    const Step& load = *checks.vector_memory[static_cast<size_t>(i)].step;
-    if (touches(detail.vector_mask, vector_result(instruction_of(wave, &load)), which))
-      pending(wave, step, register_name(which), load, "vmcnt");
+    const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
+    if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which))
+      pending(wave, step, register_name(which), *load.step, "vmcnt");
   }
   for (int i = 0; i < checks.lgkm_count; ++i) {
-    const Step& load = *checks.lgkm[static_cast<size_t>(i)].step;
-    const Instruction& instruction = instruction_of(wave, &load);
-    if (touches(detail.vector_mask, vector_result(instruction), which))
-      pending(wave, step, register_name(which), load, "lgkmcnt");
-    if (instruction.dst.kind != Operand::Kind::kScalar) continue;
-    for (unsigned s = instruction.dst.index; s < instruction.dst.index + unsigned{instruction.dst.dwords}; ++s)
-      if (detail.scalar_mask[s / 64 & 1] >> s % 64 & 1) pending(wave, step, "s" + std::to_string(s), load, "lgkmcnt");
+    const Outstanding& load = checks.lgkm[static_cast<size_t>(i)];
+    if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which))
+      pending(wave, step, register_name(which), *load.step, "lgkmcnt");
+    if ((load.scalar_watch & step.scalar_watch) && touches(detail.scalar_mask, load.scalar_result, which))
+      pending(wave, step, "s" + std::to_string(which), *load.step, "lgkmcnt");
   }
 }
 
 // Wait states that LLVM's GCNHazardRecognizer puts, for gfx940 (checkMAIHazards90A, checkMAIVALUHazards), between
-// an MFMA of `passes` passes and an instruction that touches its registers.
-unsigned states_after_result(const StepDetail& producer) { return producer.passes + (producer.xdl ? 3u : 2u); }
-unsigned states_after_accumulator_read(unsigned passes) { return passes - 1; }  // VALU overwriting operand C
-
+// an MFMA and an instruction that touches its registers.
 struct Requirement {
   unsigned states = 0;
   const char* what = "";
+  void demand(unsigned at_least, const char* reason) {
+    if (at_least > states) *this = {at_least, reason};
+  }
 };
 
-Requirement requirement(const Wave& wave, const Step& step, const Step& producer) {
-  const Program& program = *wave.group->program;
-  const Instruction &before = program.instruction(producer), &now = program.instruction(step);
-  const StepDetail &made = program.detail(producer), &detail = program.detail(step);
-  const Range result = range_of(before.dst), accumulator = range_of(before.src[2]);
+Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
   Requirement needed;
-  const auto demand = [&needed](unsigned states, const char* what) {
-    if (states > needed.states) needed = {states, what};
-  };
-  if (now.encoding == Encoding::kMfma) {
-    if (range_of(now.src[0]).overlaps(result)) demand(states_after_result(made), "reads as operand A");
-    if (range_of(now.src[1]).overlaps(result)) demand(states_after_result(made), "reads as operand B");
-    const Range c = range_of(now.src[2]);
-    if (c.count && c.overlaps(result)) {
-      if (c.first == result.first && c.count == result.count) {
-        if (made.passes == 2) demand(2, "reads as operand C");
-      } else if (made.xdl || !detail.xdl) {
-        demand(made.passes + (made.xdl ? 1u : 0u), "reads as an overlapping operand C");
-      }
-    }
-    return needed;
+  if (now.a.overlaps(made.result)) needed.demand(made.ready, "reads as operand A");
+  if (now.b.overlaps(made.result)) needed.demand(made.ready, "reads as operand B");
+  if (now.c == made.result) {
+    if (made.passes == 2) needed.demand(2, "reads as operand C");
+  } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
+    needed.demand(made.passes + (made.xdl ? 1u : 0u), "reads as an overlapping operand C");
   }
-  const StepDetail& touched = detail;
+  return needed;
+}
+
+Requirement required_by_other(const Instruction& instruction, const StepDetail& now, const StepDetail& made) {
+  Requirement needed;
   unsigned which = 0;
-  if (touches(touched.vector_mask, result, which)) demand(states_after_result(made), "touches");
-  if (made.xdl && accumulator.count) {
-    for (unsigned i = 0; i < now.write_count; ++i) {
-      const Range written{now.writes[i].first, now.writes[i].count};
-      // Only arithmetic: LLVM's rule is about VALU writes.
-      if (written.overlaps(accumulator) && detail.effect == Effect::kNone)
-        demand(states_after_accumulator_read(made.passes), "overwrites operand C of");
+  if (touches(now.vector_mask, made.result, which)) needed.demand(made.ready, "touches");
+  if (made.xdl && now.effect == Effect::kNone) {
+    for (unsigned i = 0; i < instruction.write_count; ++i) {
+      const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
+      if (written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
     }
   }
   return needed;
@@ -146,28 +103,47 @@ Requirement requirement(const Wave& wave, const Step& step, const Step& producer
 void check_matrix(Wave& wave, const Step& step) {
   WaveChecks& checks = wave.checks;
   const Program& program = *wave.group->program;
+  const StepDetail& now = program.detail(step);
   bool expired = false;
   for (int i = 0; i < checks.matrix_count;) {
     const MatrixInFlight& entry = checks.matrix[static_cast<size_t>(i)];
     const uint64_t elapsed = wave.time - entry.issued - 1;  // wait states between the two
-    if (elapsed >= states_after_result(program.detail(*entry.step))) {
+    if (elapsed >= entry.detail->ready) {
       checks.matrix[static_cast<size_t>(i)] = checks.matrix[static_cast<size_t>(--checks.matrix_count)];
       expired = true;
       continue;
     }
-    const Requirement needed = requirement(wave, step, *entry.step);
+    const Requirement needed = now.effect == Effect::kMatrix
+                                   ? required_by_matrix(now, *entry.detail)
+                                   : required_by_other(program.instruction(step), now, *entry.detail);
     if (elapsed < needed.states)
       fault(wave, step, SimulatorError::Kind::kCheck,
             std::string(needed.what) + " the result of a matrix instruction after " + std::to_string(elapsed) +
                 " wait states; it takes " + std::to_string(needed.states) + ": " + describe(wave, *entry.step));
     ++i;
   }
-  if (expired) rebuild_watch(wave);
+  if (expired) rebuild_watch(checks);
 }
 
-void push(Wave& wave, std::array<Outstanding, kMaxVmcnt + 1>& queue, int& count, const Outstanding& entry) {
-  if (count == kMaxVmcnt) wait_for(wave, kMaxVmcnt - 1, kMaxLgkmcnt);
-  queue[static_cast<size_t>(count++)] = entry;
+// The same instruction chained onto its own result replaces its older entry, which asks for less.
+void track_matrix(Wave& wave, const Step& step) {
+  WaveChecks& checks = wave.checks;
+  const StepDetail& detail = wave.group->program->detail(step);
+  checks.watch |= detail.result_watch;
+  for (int i = 0; i < checks.matrix_count; ++i) {
+    MatrixInFlight& other = checks.matrix[static_cast<size_t>(i)];
+    if (other.detail->result == detail.result && other.detail->passes == detail.passes && detail.c == detail.result &&
+        other.detail->xdl == detail.xdl && (other.detail->c == detail.c || other.detail->c.count == 0)) {
+      other = {&step, &detail, wave.time};
+      return;
+    }
+  }
+  if (checks.matrix_count == static_cast<int>(checks.matrix.size())) {
+    for (int i = 1; i < checks.matrix_count; ++i)
+      checks.matrix[static_cast<size_t>(i - 1)] = checks.matrix[static_cast<size_t>(i)];
+    --checks.matrix_count;
+  }
+  checks.matrix[static_cast<size_t>(checks.matrix_count++)] = {&step, &detail, wave.time};
 }
 
 }  // namespace
@@ -190,46 +166,38 @@ void check_step(Wave& wave, const Step& step) {
 void track_step(Wave& wave, const Step& step) {
   WaveChecks& checks = wave.checks;
   const auto effect = static_cast<Effect>(step.effect);
-  const Instruction& instruction = wave.group->program->instruction(step);
   if (effect == Effect::kMatrix) {
-    if (!checks.wait_states) return;
-    // The same instruction chained onto its own result replaces the older entry.
-    int place = checks.matrix_count;
-    for (int i = 0; i < checks.matrix_count; ++i) {
-      const Instruction& other = instruction_of(wave, checks.matrix[static_cast<size_t>(i)].step);
-      if (other.op == instruction.op && other.dst.kind == instruction.dst.kind && other.dst.index == instruction.dst.index &&
-          instruction.src[2].index == instruction.dst.index && other.src[2].index == other.dst.index)
-        place = i;
-    }
-    if (place == static_cast<int>(checks.matrix.size())) {
-      for (int i = 1; i < checks.matrix_count; ++i) checks.matrix[static_cast<size_t>(i - 1)] = checks.matrix[static_cast<size_t>(i)];
-      --place;
-      --checks.matrix_count;
-    }
-    checks.matrix[static_cast<size_t>(place)] = {&step, wave.time};
-    if (place == checks.matrix_count) ++checks.matrix_count;
-    checks.watch |= coarse(range_of(instruction.dst)) | coarse(range_of(instruction.src[2]));
+    if (checks.wait_states) track_matrix(wave, step);
     return;
   }
   if (!checks.waits) return;
+  const StepDetail& detail = wave.group->program->detail(step);
   Outstanding entry;
   entry.step = &step;
+  entry.result = detail.result;
+  entry.scalar_result = detail.scalar_result;
+  entry.watch = detail.result_watch;
+  entry.scalar_watch = detail.scalar_result_watch;
   entry.flat = effect == Effect::kFlat;
   entry.out_of_order = entry.flat || effect == Effect::kScalarMemory;
   entry.lds_begin = checks.lds_begin;
   entry.lds_end = checks.lds_end;
   checks.lds_begin = checks.lds_end = 0;
-  if (effect == Effect::kVectorMemory || effect == Effect::kFlat)
-    push(wave, checks.vector_memory, checks.vector_memory_count, entry);
+  if (effect == Effect::kVectorMemory || effect == Effect::kFlat) {
+    if (checks.vector_memory_count == kMaxVmcnt) wait_for(wave, kMaxVmcnt - 1, kMaxLgkmcnt);
+    checks.vector_memory[static_cast<size_t>(checks.vector_memory_count++)] = entry;
+  }
   if (effect != Effect::kVectorMemory) {
-    // Scalar loads may return in any order, so a full counter only says that one of them has.
-    if (checks.lgkm_count == static_cast<int>(checks.lgkm.size())) {
+    // A full counter lets the oldest LDS access have returned; of scalar loads, any may be the one that has.
+    if (effect == Effect::kLds) wait_for(wave, kMaxVmcnt, kMaxLgkmcnt - 1);
+    if (checks.lgkm_count == static_cast<int>(checks.lgkm.size()))
       fault(wave, step, SimulatorError::Kind::kUnsupported,
-            "more than " + std::to_string(checks.lgkm.size()) + " LDS, scalar and flat accesses outstanding");
-    }
+            "more than " + std::to_string(checks.lgkm.size()) + " scalar and flat accesses without an s_waitcnt");
     checks.lgkm[static_cast<size_t>(checks.lgkm_count++)] = entry;
   }
-  rebuild_watch(wave);
+  checks.watch |= entry.watch;
+  checks.scalar_watch |= entry.scalar_watch;
+  checks.lds_transfers += entry.lds_end != entry.lds_begin;
 }
 
 void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt) {
@@ -256,7 +224,7 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt) {
   };
   const bool vector_changed = retain(checks.vector_memory, checks.vector_memory_count, vmcnt);
   const bool lgkm_changed = retain(checks.lgkm, checks.lgkm_count, lgkmcnt);
-  if (vector_changed || lgkm_changed) rebuild_watch(wave);
+  if (vector_changed || lgkm_changed) rebuild_watch(checks);
 }
 
 void mark_lds_transfer(Wave& wave, uint32_t begin, uint32_t end) {

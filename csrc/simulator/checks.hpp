@@ -5,10 +5,9 @@
 #include <array>
 #include <cstdint>
 
-namespace gfx942 {
+#include "program.hpp"
 
-struct Step;
-struct Wave;
+namespace gfx942 {
 
 // Limits of the hardware counters: an instruction that would exceed one waits for the oldest to return.
 constexpr int kMaxVmcnt = 63, kMaxLgkmcnt = 15;
@@ -16,6 +15,9 @@ constexpr int kMaxVmcnt = 63, kMaxLgkmcnt = 15;
 // A memory instruction that has been issued and may not have returned.
 struct Outstanding {
   const Step* step = nullptr;
+  RegisterRange result, scalar_result;  // registers that it will write
+  uint64_t watch = 0;                   // as Step::watch
+  uint32_t scalar_watch = 0;
   bool flat = false;         // counted by vmcnt and by lgkmcnt
   bool out_of_order = false;  // only a wait for 0 covers it
   uint32_t lds_begin = 0, lds_end = 0;  // bytes of LDS that a transfer into LDS will write
@@ -23,6 +25,7 @@ struct Outstanding {
 
 struct MatrixInFlight {
   const Step* step = nullptr;
+  const StepDetail* detail = nullptr;
   uint64_t issued = 0;  // Wave::time
 };
 

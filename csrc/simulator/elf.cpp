@@ -84,9 +84,9 @@ class ElfReader {
     if (at<uint8_t>(7) != kOsAbiHsa) invalid("its OS ABI is not AMDGPU HSA");
     if (at<uint16_t>(16) != 3) invalid("not a linked (ET_DYN) ELF file");
     const int abi = at<uint8_t>(8);
-    if (abi < 1 || abi > 4)
+    if (abi < 2 || abi > 4)
       invalid("code object ABI version " + std::to_string(abi) +
-              " is not supported (1 to 4: code object v3 to v6)");
+              " is not supported (2 to 4: code object v4 to v6)");
     out_.code_object_version = abi + 2;
   }
 

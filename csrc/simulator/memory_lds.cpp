@@ -1,4 +1,8 @@
 // LDS instructions (DS) and the cross-lane moves that share their encoding.
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "memory.hpp"
 
 namespace gfx942 {
@@ -53,6 +57,41 @@ struct LdsAddresses {
 
 uint32_t immediate_offset(const Instruction& instruction) { return static_cast<uint32_t>(instruction.offset) & 0xFFFF; }
 
+// All lanes' elements of two or four dwords to their register rows, four lanes at a time.
+template <Width kWidth>
+void read_all_lanes(uint32_t* to, const uint8_t* lds, const uint32_t* first) {
+#if defined(__SSE2__)
+  if constexpr (kWidth == Width::kDword4) {
+    for (int lane = 0; lane < kLanes; lane += 4) {
+      const auto load = [&](int i) { return _mm_loadu_ps(reinterpret_cast<const float*>(lds + first[lane + i])); };
+      __m128 r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+      _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+      float* row = reinterpret_cast<float*>(to) + lane;
+      _mm_storeu_ps(row, r0);
+      _mm_storeu_ps(row + kLanes, r1);
+      _mm_storeu_ps(row + 2 * kLanes, r2);
+      _mm_storeu_ps(row + 3 * kLanes, r3);
+    }
+    return;
+  }
+  if constexpr (kWidth == Width::kDword2) {
+    for (int lane = 0; lane < kLanes; lane += 4) {
+      const auto load = [&](int i) {
+        const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(lds + first[lane + i]));
+        const __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(lds + first[lane + i + 1]));
+        return _mm_castsi128_ps(_mm_unpacklo_epi64(low, high));
+      };
+      const __m128 r0 = load(0), r1 = load(2);
+      float* row = reinterpret_cast<float*>(to) + lane;
+      _mm_storeu_ps(row, _mm_shuffle_ps(r0, r1, 0x88));
+      _mm_storeu_ps(row + kLanes, _mm_shuffle_ps(r0, r1, 0xDD));
+    }
+    return;
+  }
+#endif
+  for (int lane = 0; lane < kLanes; ++lane) load_element<kWidth, Place::kWhole>(to, lane, lds + first[lane]);
+}
+
 template <Width kWidth, Place kPlace = Place::kWhole>
 void lds_read(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
@@ -61,6 +100,7 @@ void lds_read(Wave& wave, const Step& step) {
   uint32_t* to = rows(wave, instruction.dst);
   const uint64_t exec = wave.exec();
   if (exec == ~uint64_t{0}) {
+    if constexpr (kPlace == Place::kWhole) return read_all_lanes<kWidth>(to, lds, addresses.first);
     for (int lane = 0; lane < kLanes; ++lane) load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
   } else {
     for (int lane = 0; lane < kLanes; ++lane)

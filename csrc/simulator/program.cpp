@@ -450,6 +450,26 @@ void Program::watch_registers(const Instruction& instruction, Step& step, StepDe
   };
   for (unsigned i = 0; i < instruction.read_count; ++i) touch_vectors(instruction.reads[i]);
   for (unsigned i = 0; i < instruction.write_count; ++i) touch_vectors(instruction.writes[i]);
+  const auto range_of = [](const Operand& operand) -> RegisterRange {
+    if (operand.kind == Operand::Kind::kVector) return {operand.index, operand.dwords};
+    if (operand.kind == Operand::Kind::kAccumulator) return {static_cast<uint16_t>(256 + operand.index), operand.dwords};
+    return {};
+  };
+  detail.result = range_of(instruction.dst);
+  for (unsigned r = detail.result.first; r < detail.result.first + unsigned{detail.result.count}; ++r)
+    detail.result_watch |= uint64_t{1} << r / 8;
+  if (instruction.dst.kind == Operand::Kind::kScalar) {
+    detail.scalar_result = {instruction.dst.index, instruction.dst.dwords};
+    for (unsigned s = instruction.dst.index; s < instruction.dst.index + unsigned{instruction.dst.dwords}; ++s)
+      detail.scalar_result_watch |= 1u << (s & 127) / 4;
+  }
+  if (instruction.encoding == Encoding::kMfma) {
+    detail.a = range_of(instruction.src[0]);
+    detail.b = range_of(instruction.src[1]);
+    detail.c = range_of(instruction.src[2]);
+    for (unsigned r = detail.c.first; r < detail.c.first + unsigned{detail.c.count}; ++r)
+      detail.result_watch |= uint64_t{1} << r / 8;
+  }
   const auto touch_operand = [&](const Operand& operand) {
     if (operand.kind == Operand::Kind::kScalar) touch_scalars(operand.index, operand.dwords);
   };
@@ -499,6 +519,7 @@ void Program::prepare_step(uint32_t index) {
     for (unsigned i = 0; i < 3; ++i) step.src[i] = vector_source(instruction.src[i], i, step);
     detail.passes = matrix_passes(instruction.op);
     detail.xdl = is_xdl(instruction.op);
+    detail.ready = static_cast<uint8_t>(detail.passes + (detail.xdl ? 3 : 2));
     detail.effect = Effect::kMatrix;
     if (instruction.cbsz | instruction.abid | instruction.blgp) step.run = nullptr;  // broadcasts
     break;

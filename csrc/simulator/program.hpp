@@ -46,16 +46,31 @@ struct alignas(64) Step {
 };
 static_assert(sizeof(Step) == 64, "a step is one cache line");
 
+// A run of vector registers; accumulators are numbered from 256.
+struct RegisterRange {
+  uint16_t first = 0, count = 0;
+  bool overlaps(const RegisterRange& other) const {
+    return first < other.first + other.count && other.first < first + count;
+  }
+  bool operator==(const RegisterRange& other) const { return first == other.first && count == other.count; }
+};
+
 // Facts about a step that only the slower paths need.
 struct StepDetail {
+  RegisterRange result;               // vector registers of dst
+  RegisterRange a, b, c;              // operands of an MFMA
+  RegisterRange scalar_result;        // scalar registers of dst
+  uint64_t result_watch = 0;          // Step::watch of the registers to guard until the result has arrived
+  uint32_t scalar_result_watch = 0;
   std::array<uint8_t, 4> source_bits{};  // width of an element: 16, 32, 64
   std::array<bool, 4> packed{};          // two elements per source
   uint8_t result_bits = 32;
   bool result_float = false, result_packed = false;
   bool keeps_high_half = false;          // a 16-bit result leaves the register's other half alone
   Effect effect = Effect::kNone;
-  uint8_t passes = 0;                    // MFMA
-  bool xdl = false;                      // MFMA that is neither float32 nor float64 in its inputs
+  uint8_t passes = 0;      // MFMA
+  uint8_t ready = 0;       // wait states until nothing about an MFMA is a hazard any more
+  bool xdl = false;        // MFMA that is neither float32 nor float64 in its inputs
   std::array<uint64_t, 8> vector_mask{};
   std::array<uint64_t, 2> scalar_mask{};
 };
