@@ -25,25 +25,34 @@ inline int row_offset(int row) {
   return (row % 4) * kLanes + row / 4 * 16;
 }
 
-// D = A * B + C for kSize x kSize results. a and b are [k][row or column]. c_step is 1, or 0 when C is a constant
-// whose one register stands for all.
+// D = A * B + C for kSize x kSize results. a and b are [k][row or column]; a constant C has one register that
+// stands for all. Blocks of four rows and two vectors keep their sums in registers.
 template <int kSize, int kDepth>
 inline void product(float* d, const float* a, const float* b, const float* c, bool constant_c) {
-  constexpr int kBlocks = kSize / kWidth;  // vectors in a row
-  constexpr int kRows = 64 / kSize;        // rows at a time: 2 of 32 columns, 4 of 16
+  constexpr int kRows = 4;
   for (int row = 0; row < kSize; row += kRows) {
-    Floats sum[kRows][kBlocks];
-    for (int i = 0; i < kRows; ++i)
-      for (int j = 0; j < kBlocks; ++j)
-        sum[i][j] = load(c + (constant_c ? 0 : row_offset<kSize>(row + i)) + kWidth * j);
+    for (int column = 0; column < kSize; column += 2 * kWidth) {
+      Floats sum[kRows][2];
+      for (int i = 0; i < kRows; ++i) {
+        const float* from = c + (constant_c ? 0 : row_offset<kSize>(row + i) + column);
+        sum[i][0] = load(from);
+        sum[i][1] = load(from + kWidth);
+      }
 #pragma GCC unroll 16
-    for (int k = 0; k < kDepth; ++k) {
-      for (int i = 0; i < kRows; ++i)
-        for (int j = 0; j < kBlocks; ++j)
-          sum[i][j] = multiply_add(a[k * kSize + row + i], load(b + k * kSize + kWidth * j), sum[i][j]);
+      for (int k = 0; k < kDepth; ++k) {
+        const Floats b0 = load(b + k * kSize + column), b1 = load(b + k * kSize + column + kWidth);
+        for (int i = 0; i < kRows; ++i) {
+          const float factor = a[k * kSize + row + i];
+          sum[i][0] = multiply_add(factor, b0, sum[i][0]);
+          sum[i][1] = multiply_add(factor, b1, sum[i][1]);
+        }
+      }
+      for (int i = 0; i < kRows; ++i) {
+        float* to = d + row_offset<kSize>(row + i) + column;
+        store(to, sum[i][0]);
+        store(to + kWidth, sum[i][1]);
+      }
     }
-    for (int i = 0; i < kRows; ++i)
-      for (int j = 0; j < kBlocks; ++j) store(d + row_offset<kSize>(row + i) + kWidth * j, sum[i][j]);
   }
 }
 

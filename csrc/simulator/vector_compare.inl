@@ -90,11 +90,11 @@ inline double number(double value) { return value; }
 
 #define COMPARE(NAME, TYPE_A, TYPE_B, ...)                                                                   \
   {                                                                                                          \
-    struct Kernel {                                                                                          \
+    struct NAME##_ {                                                                                          \
       static inline bool apply(TYPE_A p, TYPE_B q) { __VA_ARGS__; }                                          \
     };                                                                                                       \
-    table[Op::V_CMP_##NAME] = compare_op<Kernel, false>;                                                     \
-    table[Op::V_CMPX_##NAME] = compare_op<Kernel, true>;                                                     \
+    table[Op::V_CMP_##NAME] = compare_op<NAME##_, false>;                                                     \
+    table[Op::V_CMPX_##NAME] = compare_op<NAME##_, true>;                                                     \
   }
 #define COMPARE_FLOAT(SUFFIX, TYPE)                                                                          \
   COMPARE(F_##SUFFIX, TYPE, TYPE, (void)p; (void)q; return false)                                            \
@@ -125,10 +125,10 @@ inline double number(double value) { return value; }
 
 #define CARRY(NAME, IN, ...)                                                                                 \
   {                                                                                                          \
-    struct Kernel {                                                                                          \
+    struct NAME##_ {                                                                                          \
       static inline uint32_t apply(uint32_t a, uint32_t b, uint32_t in, bool& out) { __VA_ARGS__; }          \
     };                                                                                                       \
-    table[Op::NAME] = carry_op<Kernel, IN>;                                                                  \
+    table[Op::NAME] = carry_op<NAME##_, IN>;                                                                  \
   }
 
 static void install_arithmetic(HandlerTable& table) {

@@ -1,12 +1,10 @@
 // float32, float64 and float16 arithmetic. Included once per host instruction set (vector_targets.inl).
 
 inline bool is_signalling(float value) {
-  const uint32_t magnitude = bit_cast<uint32_t>(value) & 0x7FFFFFFF;
-  return magnitude > 0x7F800000 && magnitude < 0x7FC00000;
+  return (bit_cast<uint32_t>(value) & 0x7FFFFFFFu) - 0x7F800001u < 0x3FFFFFu;
 }
 inline bool is_signalling(double value) {
-  const uint64_t magnitude = bit_cast<uint64_t>(value) & 0x7FFFFFFFFFFFFFFF;
-  return magnitude > 0x7FF0000000000000 && magnitude < 0x7FF8000000000000;
+  return (bit_cast<uint64_t>(value) & 0x7FFFFFFFFFFFFFFFu) - 0x7FF0000000000001u < 0x7FFFFFFFFFFFFu;
 }
 inline float quiet(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x400000u); }
 inline double quiet(double value) {
@@ -18,21 +16,21 @@ inline uint64_t raw(double value) { return bit_cast<uint64_t>(value); }
 // IEEE mode: a signalling NaN comes back quiet, a quiet one gives way to the other operand; -0 < +0.
 template <class T>
 inline T maximum(T a, T b) {
-  T result = a > b ? a : b;
-  result = a == b ? bit_cast<T>(raw(a) & raw(b)) : result;
-  result = a != a ? b : result;
-  result = b != b ? a : result;
-  result = is_signalling(b) ? quiet(b) : result;
-  return is_signalling(a) ? quiet(a) : result;
+  auto result = a > b ? raw(a) : raw(b);
+  result = a == b ? raw(a) & raw(b) : result;
+  result = a != a ? raw(b) : result;
+  result = b != b ? raw(a) : result;
+  result = is_signalling(b) ? raw(quiet(b)) : result;
+  return bit_cast<T>(is_signalling(a) ? raw(quiet(a)) : result);
 }
 template <class T>
 inline T minimum(T a, T b) {
-  T result = a < b ? a : b;
-  result = a == b ? bit_cast<T>(raw(a) | raw(b)) : result;
-  result = a != a ? b : result;
-  result = b != b ? a : result;
-  result = is_signalling(b) ? quiet(b) : result;
-  return is_signalling(a) ? quiet(a) : result;
+  auto result = a < b ? raw(a) : raw(b);
+  result = a == b ? raw(a) | raw(b) : result;
+  result = a != a ? raw(b) : result;
+  result = b != b ? raw(a) : result;
+  result = is_signalling(b) ? raw(quiet(b)) : result;
+  return bit_cast<T>(is_signalling(a) ? raw(quiet(a)) : result);
 }
 template <class T>
 inline T median(T a, T b, T c) {

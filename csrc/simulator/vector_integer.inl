@@ -48,6 +48,33 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
   return result;
 }
 
+#ifdef VECTOR_AVX2
+inline void permute_op(Wave& wave, const Step& step) {
+  if (step.prepare) prepare_sources(wave, step);
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]), *s = source(wave, step.src[2]);
+  const bool direct = wave.exec() == ~uint64_t{0} && !step.finish;
+  uint32_t* d = direct ? destination(wave, step.dst) : wave.result[0];
+  // A shuffle of the lane pairs {b, a} in each half; selectors from 8 on (signs and constants) are left to the
+  // lane by lane code.
+  const __m256i second = _mm256_set1_epi64x(0x0808080800000000), simple = _mm256_set1_epi8(7);
+  for (int lane = 0; lane < kLanes; lane += 8) {
+    const auto load = [lane](const uint32_t* row) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + lane));
+    };
+    const __m256i select = load(s), first = load(a), other = load(b);
+    if (!_mm256_testc_si256(simple, select)) {
+      for (int i = lane; i < lane + 8; ++i) d[i] = permute_bytes(a[i], b[i], s[i]);
+      continue;
+    }
+    const __m256i index = _mm256_add_epi8(select, second);
+    const __m256i low = _mm256_shuffle_epi8(_mm256_unpacklo_epi32(other, first), index);
+    const __m256i high = _mm256_shuffle_epi8(_mm256_unpackhi_epi32(other, first), index);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(d + lane), _mm256_blend_epi32(low, high, 0xCC));
+  }
+  if (!direct) finish_result(wave, step);
+}
+#endif
+
 inline uint32_t reverse_bits(uint32_t v) {
   v = (v >> 1 & 0x55555555) | (v & 0x55555555) << 1;
   v = (v >> 2 & 0x33333333) | (v & 0x33333333) << 2;
@@ -94,6 +121,9 @@ static void install(HandlerTable& table) {
   OP(V_BFE_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return extract_unsigned(a, b, c))
   OP(V_BFE_I32, int32_t, (int32_t a, uint32_t b, uint32_t c), return extract_signed(a, b, c))
   OP(V_PERM_B32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return permute_bytes(a, b, c))
+#ifdef VECTOR_AVX2
+  table[Op::V_PERM_B32] = permute_op;
+#endif
   OP(V_ALIGNBIT_B32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return static_cast<uint32_t>((static_cast<uint64_t>(a) << 32 | b) >> (c & 31)))
   OP(V_ALIGNBYTE_B32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),

@@ -7,30 +7,33 @@ inline float flush(float value) {
   return bit_cast<float>((bits & 0x7F800000u) ? bits : bits & 0x80000000u);
 }
 
-// 2^f on [-1/2, 1/2]: Taylor's series of exp(f ln 2) to f^13, whose remainder is below 2^-54.
+inline double multiply_add(double a, double b, double c) {
+#ifdef VECTOR_AVX2
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// 2^f on [-1/2, 1/2]: Chebyshev interpolation of degree 10, relative error below 2.2e-16.
 inline double exp2_fraction(double f) {
-  constexpr double kTerm[] = {1.0,
-                              0.69314718055994530942,
-                              0.24022650695910071233,
-                              0.055504108664821579953,
-                              0.0096181291076284771620,
-                              0.0013333558146428443424,
-                              0.00015403530393381609954,
-                              1.5252733804059840280e-5,
-                              1.3215486790144309488e-6,
-                              1.0178086009239699728e-7,
-                              7.0549116208011233299e-9,
-                              4.4455382718708114976e-10,
-                              2.5678435993488205141e-11,
-                              1.3691488853904128881e-12};
-  double sum = kTerm[13];
-  for (int i = 12; i >= 0; --i) sum = sum * f + kTerm[i];
-  return sum;
+  double sum = 7.0725859492692236999e-9;
+  sum = multiply_add(sum, f, 1.0208690299958305835e-7);
+  sum = multiply_add(sum, f, 1.3215442587921689653e-6);
+  sum = multiply_add(sum, f, 1.5252657260200837064e-5);
+  sum = multiply_add(sum, f, 1.5403530441736050155e-4);
+  sum = multiply_add(sum, f, 1.3333558230164973899e-3);
+  sum = multiply_add(sum, f, 9.6181291076068885273e-3);
+  sum = multiply_add(sum, f, 5.5504108664447719166e-2);
+  sum = multiply_add(sum, f, 0.2402265069591009822);
+  sum = multiply_add(sum, f, 0.69314718055994998286);
+  return multiply_add(sum, f, 1.0);
 }
 
 // Results below 2^-126 are flushed to zero.
 inline float exp2_float(float x) {
-  const double clamped = x < -160.0f ? -160.0 : x > 160.0f ? 160.0 : static_cast<double>(x);
+  const float low = x > -160.0f ? x : -160.0f;
+  const double clamped = low < 160.0f ? low : 160.0f;
   const double shifted = clamped + 0x1.8p52;  // the integer nearest to x, in the low bits
   const double whole = shifted - 0x1.8p52;
   const uint64_t exponent = bit_cast<uint64_t>(shifted) << 52;
