@@ -410,6 +410,7 @@ def in_child(work):
     """Exit status of a forked child that runs `work`; 99 when it hangs."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not pytest-timeout's
         signal.alarm(10)
         try:
             work()
