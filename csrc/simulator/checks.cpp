@@ -204,6 +204,7 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt) {
   WaveChecks& checks = wave.checks;
   if (!checks.waits) return;
   const auto retain = [](auto& queue, int& count, unsigned limit) {
+    if (count <= static_cast<int>(limit)) return false;
     int kept = 0;
     int in_order_left = 0;
     for (int i = 0; i < count; ++i) in_order_left += !queue[static_cast<size_t>(i)].out_of_order;

@@ -10,11 +10,11 @@ typedef float Floats __attribute__((vector_size(4 * kWidth), aligned(4), may_ali
 
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 inline void store(float* to, Floats value) { *reinterpret_cast<Floats*>(to) = value; }
-inline Floats multiply_add(float a, Floats b, Floats c) {
+inline Floats multiply_add(const float* a, Floats b, Floats c) {
 #ifdef VECTOR_AVX2
-  return _mm256_fmadd_ps(_mm256_set1_ps(a), b, c);
+  return _mm256_fmadd_ps(_mm256_broadcast_ss(a), b, c);
 #else
-  return a * b + c;
+  return *a * b + c;
 #endif
 }
 
@@ -25,33 +25,37 @@ inline int row_offset(int row) {
   return (row % 4) * kLanes + row / 4 * 16;
 }
 
-// D = A * B + C for kSize x kSize results. a and b are [k][row or column]; a constant C has one register that
-// stands for all. Blocks of four rows and two vectors keep their sums in registers.
+// Four rows (in as many registers) and two vectors of columns of D = A * B + C; a and b are [k][kSize]. Not inlined:
+// operands come from the cache, where a compiler that sees the loops around would hoist and spill them.
+template <int kSize, int kDepth>
+__attribute__((noinline)) void product_block(float* d, const float* a, const float* b, const float* c, size_t c_step) {
+  constexpr int kRows = 4;
+  Floats sum[kRows][2];
+  for (int i = 0; i < kRows; ++i) {
+    sum[i][0] = load(c + static_cast<size_t>(i) * c_step);
+    sum[i][1] = load(c + static_cast<size_t>(i) * c_step + kWidth);
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < kDepth; ++k) {
+    const Floats b0 = load(b + k * kSize), b1 = load(b + k * kSize + kWidth);
+    for (int i = 0; i < kRows; ++i) {
+      sum[i][0] = multiply_add(a + k * kSize + i, b0, sum[i][0]);
+      sum[i][1] = multiply_add(a + k * kSize + i, b1, sum[i][1]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    store(d + i * kLanes, sum[i][0]);
+    store(d + i * kLanes + kWidth, sum[i][1]);
+  }
+}
+
+// A constant C has one register that stands for all.
 template <int kSize, int kDepth>
 inline void product(float* d, const float* a, const float* b, const float* c, bool constant_c) {
-  constexpr int kRows = 4;
-  for (int row = 0; row < kSize; row += kRows) {
+  for (int row = 0; row < kSize; row += 4) {
     for (int column = 0; column < kSize; column += 2 * kWidth) {
-      Floats sum[kRows][2];
-      for (int i = 0; i < kRows; ++i) {
-        const float* from = c + (constant_c ? 0 : row_offset<kSize>(row + i) + column);
-        sum[i][0] = load(from);
-        sum[i][1] = load(from + kWidth);
-      }
-#pragma GCC unroll 16
-      for (int k = 0; k < kDepth; ++k) {
-        const Floats b0 = load(b + k * kSize + column), b1 = load(b + k * kSize + column + kWidth);
-        for (int i = 0; i < kRows; ++i) {
-          const float factor = a[k * kSize + row + i];
-          sum[i][0] = multiply_add(factor, b0, sum[i][0]);
-          sum[i][1] = multiply_add(factor, b1, sum[i][1]);
-        }
-      }
-      for (int i = 0; i < kRows; ++i) {
-        float* to = d + row_offset<kSize>(row + i) + column;
-        store(to, sum[i][0]);
-        store(to + kWidth, sum[i][1]);
-      }
+      const int at = row_offset<kSize>(row) + column;
+      product_block<kSize, kDepth>(d + at, a + row, b + column, constant_c ? c : c + at, constant_c ? 0 : kLanes);
     }
   }
 }
