@@ -94,7 +94,8 @@ def forward(q, k, v, *, rounding="rtz", scale=None, layout="bshd", return_lse=Fa
 
     Args:
         q, k, v, scale, layout, rounding, return_lse: as for `liteattention_rocm.attention`; CPU tensors
-            only. The default rounding is what SGLang's AITER backend passes.
+            only. The default rounding is what SGLang's AITER backend passes. A negative scale overflows in
+            this kernel, whose running maximum is that of the unscaled scores.
         directory: where the code objects are, see `find`.
 
     Returns:

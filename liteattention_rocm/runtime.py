@@ -62,6 +62,11 @@ def cpu_library() -> str:
     return os.environ.get(HIP_LIBRARY_VARIABLE) or str(simulator.path())
 
 
+def rocm_library() -> str:
+    """Path of the HIP runtime that serves ROCm tensors. RuntimeError where there is none."""
+    return _C.library_path(_C.open_hip(_ROCM))
+
+
 @functools.cache
 def _open_cpu_library(path: str) -> tuple[int, str]:
     hip = _C.open_hip(path)

@@ -1,10 +1,13 @@
 """The torch operators: opcheck, torch.compile, fakes, empty tensors, outputs, preparation."""
 
+import shutil
+
 import pytest
 import torch
 
 import liteattention_rocm
 from attention_cases import LAYOUTS, Case, GuardedOut, same_bits
+from liteattention_rocm import simulator
 
 OPERATORS = torch.ops.liteattention_rocm
 OPTIONS = [
@@ -62,6 +65,20 @@ def test_compile_fullgraph_with_out():
 
     q, k, v = inputs({})
     assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(q, k, v), model(q, k, v))
+
+
+@pytest.mark.full
+def test_compile_with_inductor():
+    def model(q, k, v):
+        out = torch.empty(q.shape, dtype=q.dtype)
+        lse = liteattention_rocm.attention(q * 2, k, v, out=out, rounding="rtz", return_lse=True)[1]
+        return out + liteattention_rocm.attention(q + 1, k, v), lse
+
+    compiled = torch.compile(model, fullgraph=True)
+    for seqlen in (17, 40, 65):
+        q, k, v = Case(seqlen, 33).inputs()
+        for got, expected in zip(compiled(q, k, v), model(q, k, v), strict=True):
+            assert torch.equal(got, expected)
 
 
 def test_compile_writes_into_the_callers_out():
@@ -136,3 +153,18 @@ def test_prepare():
     liteattention_rocm.prepare(torch.device("cpu"))
     with pytest.raises(ValueError, match="supported are"):
         liteattention_rocm.prepare("meta")
+
+
+def test_another_hip_library_serves_cpu_tensors(monkeypatch, tmp_path):
+    """LITEATTENTION_ROCM_HIP_LIBRARY names it, here a copy of the simulator; a missing one is an error."""
+    q, k, v = inputs({})
+    expected = liteattention_rocm.attention(q, k, v)
+    copy = tmp_path / "another_hip.so"
+    shutil.copy(simulator.path(), copy)
+    simulator.reset_statistics()
+    monkeypatch.setenv("LITEATTENTION_ROCM_HIP_LIBRARY", str(copy))
+    assert same_bits(liteattention_rocm.attention(q, k, v), expected)
+    assert simulator.statistics()["kernels"] == {}
+    monkeypatch.setenv("LITEATTENTION_ROCM_HIP_LIBRARY", str(tmp_path / "missing.so"))
+    with pytest.raises(RuntimeError, match=r"missing\.so"):
+        liteattention_rocm.attention(q, k, v)

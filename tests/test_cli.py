@@ -59,7 +59,13 @@ def pretend_rocm(monkeypatch, architecture):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "AMD Instinct")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    opened = SimpleNamespace(**{**vars(_C), "open_hip": lambda path: _C.open_hip(path) if path else 1000})
+    opened = SimpleNamespace(
+        **{
+            **vars(_C),
+            "open_hip": lambda path: _C.open_hip(path) if path else 1000,
+            "library_path": lambda hip: "torch/lib/libamdhip64.so" if hip == 1000 else _C.library_path(hip),
+        }
+    )
     monkeypatch.setattr(runtime, "_C", opened)
     runtime._rocm_target.cache_clear()
 
@@ -83,6 +89,7 @@ def test_row_21_doctor_tells_of_a_missing_amdsmi(capsys, monkeypatch, rocm):
         assert ("SGLang believes that there is no GPU" in out) is not installed
         assert ("install the amdsmi of your ROCm version" in out) is not installed
         assert "cuda:0: AMD Instinct, gfx942, 304 compute units" in out
+        assert "ROCm tensors   torch/lib/libamdhip64.so" in out
 
 
 def test_doctor_names_a_device_that_is_not_served(capsys, rocm):

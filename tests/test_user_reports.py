@@ -1,7 +1,6 @@
 """One test for each thing that users of attention backends for AMD GPUs ran into, by the report's number."""
 
 import importlib.metadata
-import importlib.util
 import math
 import mmap
 import re
@@ -325,7 +324,6 @@ def test_row_24_the_install_needs_no_torch_and_no_rocm():
             needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]
         assert needed, library
         assert not [name for name in needed if re.search(r"torch|c10|hip|hsa|amd", name)], library
-    assert torch.version.hip is not None or importlib.util.find_spec("amdsmi") is None
 
 
 @pytest.mark.parametrize("broken", ["key", "lse", "out"])
@@ -392,3 +390,30 @@ def test_row_26_inf_and_nan_land_where_aiters_do(aiter, rounding, pattern):
         # NaN bits and signs of infinities too; elsewhere the two differ by the roundings of P alone.
         assert torch.equal(bits(ours)[special], bits(theirs)[special]), (name, index)
         assert torch.allclose(ours[~special].float(), theirs[~special].float(), atol=2e-2), (name, index)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_row_26_several_special_values(aiter, rounding):
+    """Inf and NaN anywhere in Q and K. Which of several NaN survives in rtz, the order of sums decides."""
+    generator = torch.Generator().manual_seed(0)
+
+    def below(limit):
+        return int(torch.randint(limit, (1,), generator=generator))
+
+    for seed in range(12):
+        q, k, v = (t.contiguous() for t in Case(40, 130, batch=1, heads=1, kv_heads=1, seed=seed).inputs())
+        for _ in range(1 + below(5)):
+            tensor = (q, k)[below(2)]
+            pattern = list(SPECIAL_VALUES.values())[below(len(SPECIAL_VALUES))]
+            index = (0, below(tensor.shape[1]), 0, below(128))
+            tensor.copy_(with_bits(tensor, index, pattern))
+        ours, lse = liteattention_rocm.attention(q, k, v, rounding=rounding, return_lse=True)
+        theirs, their_lse = aiter.forward(q, k, v, rounding=rounding, return_lse=True)
+        assert torch.equal(ours.isnan(), theirs.isnan()), seed
+        infinite = theirs.isinf()
+        assert torch.equal(bits(ours)[infinite], bits(theirs)[infinite]), seed
+        if rounding != "rtz":
+            assert torch.equal(bits(ours)[ours.isnan()], bits(theirs)[theirs.isnan()]), seed
+        finite = theirs.isfinite()
+        assert torch.allclose(ours[finite].float(), theirs[finite].float(), atol=2e-2), seed
+        assert torch.allclose(lse, their_lse, atol=1e-5, equal_nan=True), seed

@@ -77,7 +77,7 @@ def _devices(report: dict, problems: list, notes: list) -> None:
     report["hip_library"] = {
         "cpu": library,
         "cpu_is_simulator": os.environ.get(runtime.HIP_LIBRARY_VARIABLE) is None,
-        "rocm": "the HIP runtime that torch has loaded" if hip else None,
+        "rocm": _rocm_library(problems, runtime) if hip else None,
     }
     for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
         entry = {"device": device, "name": "simulated MI300X" if device == "cpu" else None}
@@ -100,6 +100,14 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         )
     if not hip:
         notes.append("torch is no ROCm build: attention runs on CPU tensors, simulated")
+
+
+def _rocm_library(problems: list, runtime) -> str | None:
+    try:
+        return runtime.rocm_library()
+    except RuntimeError as error:
+        problems.append(f"torch is a ROCm build, but no HIP runtime opens: {error}")
+        return None
 
 
 def _sglang(notes: list) -> dict:
