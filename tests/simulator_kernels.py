@@ -54,6 +54,11 @@ extern "C" __global__ void store_byte(u8* p, long offset) { if (!THREAD_X) p[off
 extern "C" __global__ void load_byte(const u8* p, long offset, u32* out) {
   if (!THREAD_X) out[0] = p[offset];
 }
+// One instruction that loads four bytes from any address.
+typedef u32 __attribute__((aligned(1))) unaligned_u32;
+extern "C" __global__ void load_word(const u8* p, long offset, u32* out) {
+  if (!THREAD_X) out[0] = *(const unaligned_u32*)(p + offset);
+}
 
 extern "C" __global__ void spin(volatile u32* out) { while (!out[0]) {} }
 

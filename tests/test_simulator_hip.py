@@ -355,10 +355,11 @@ def test_overlapping_registrations(hip, module):
     memory = np.zeros(1000, np.uint8)
     base = memory.ctypes.data
     store, load = hip.function(module, "store_byte"), hip.function(module, "load_byte")
+    load_word = hip.function(module, "load_word")
     out = hip.malloc(4)
 
     def reaches(kernel, offset):
-        extra = pointer(out) if kernel is load else b""
+        extra = b"" if kernel is store else pointer(out)
         try:
             hip.launch(kernel, (1, 1, 1), (64, 1, 1), struct.pack("<Qq", base, offset) + extra)
         except Failed as failure:
@@ -375,6 +376,9 @@ def test_overlapping_registrations(hip, module):
     register(250, 260, b"out", 1)
     for offset, readable in [(99, False), (100, True), (399, True), (400, True), (599, True), (600, False)]:
         assert reaches(load, offset) == readable, offset
+    # An access may not begin in one registration and end in another, nor end outside.
+    for offset, readable in [(97, False), (100, True), (398, True), (596, True), (597, False), (599, False)]:
+        assert reaches(load_word, offset) == readable, offset
     for offset, writable in [(249, False), (250, True), (259, True), (260, False), (150, False)]:
         assert reaches(store, offset) == writable, offset
     register(250, 260, b"out", 1)
@@ -384,6 +388,9 @@ def test_overlapping_registrations(hip, module):
     assert not reaches(store, 255)
     hip.gfx942sim_unregister_memory(c_void_p(base + 200))
     assert reaches(load, 399) and not reaches(load, 400)
+    register(400, 410, b"next to query")
+    assert reaches(load_word, 396) and reaches(load_word, 400) and not reaches(load_word, 398)
+    hip.gfx942sim_unregister_memory(c_void_p(base + 400))
     hip.gfx942sim_unregister_memory(c_void_p(base + 100))
     hip.gfx942sim_unregister_memory(c_void_p(base + 150))
     assert not reaches(load, 200)
@@ -590,6 +597,36 @@ def test_interrupt_and_progress():
     calls, seconds = timing.split()
     assert 10 <= int(calls) <= 60 and float(seconds) < 5
     assert re.search(r"\rsimulating spin: 0 of 3 workgroups", done.stderr)
+
+
+def test_freeing_and_unloading_during_a_launch():
+    done = run_python(
+        """
+        import time
+        image = device_compiler.compile_hip(simulator_kernels.SOURCE)
+        module, out = hip.module(image), hip.upload(bytes(4))
+        function = hip.function(module, "spin")
+        stop, result = [], []
+        callback = ctypes.CFUNCTYPE(c_int)(lambda: len(stop))
+        hip.library.gfx942sim_set_interrupt_callback(callback)
+        def launch():
+            try:
+                hip.launch(function, (2, 1, 1), (64, 1, 1), struct.pack("<Q", out))
+            except Failed as failure:
+                result.append(failure.message)
+        thread = threading.Thread(target=launch)
+        thread.start()
+        time.sleep(0.3)
+        hip.free(out)
+        hip.hipModuleUnload(module)
+        time.sleep(0.3)
+        stop.append(1)
+        thread.join()
+        print(result[0])
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "interrupted" in done.stdout
 
 
 def test_fork():

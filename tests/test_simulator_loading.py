@@ -154,10 +154,25 @@ def test_undefined_symbol(hip):
     refused(hip, bytes(strong), codes.SYMBOL_NOT_FOUND, "symbol 'elsewhere' is not defined")
 
 
-def test_object_file_is_refused(hip):
-    relocatable = bytearray(device_compiler.compile_hip(TRIVIAL))
-    struct.pack_into("<H", relocatable, 16, 1)
-    refused(hip, bytes(relocatable), codes.INVALID_IMAGE, "not a linked")
+def test_generic_target(hip):
+    image = device_compiler.compile_hip(TRIVIAL, architecture="gfx9-4-generic", code_object_version=6)
+    assert image[48] == 0x5F
+    assert store_77(hip, image)
+
+
+@pytest.mark.parametrize(
+    "offset, value, message",
+    [
+        (4, 1, "not a 64-bit"),
+        (5, 2, "not a 64-bit little-endian"),
+        (7, 0, "OS ABI"),
+        (8, 1, "ABI version 1 is not supported"),
+        (8, 5, "ABI version 5 is not supported"),
+        (16, 1, "not a linked"),
+    ],
+)
+def test_other_elf_files_are_refused(hip, image, offset, value, message):
+    refused(hip, image[:offset] + bytes([value]) + image[offset + 1 :], codes.INVALID_IMAGE, message)
 
 
 def test_kernels_without_metadata_arguments(hip):
@@ -229,7 +244,28 @@ print(sorted(set(truncations + flips + words + noise)))
 """
 
 
-@pytest.mark.parametrize("kind", ["v4", "v5", "v6", "bundle"])
+def without_sysv_hash(image):
+    """Symbols are then counted through the GNU hash table."""
+    (dynamic,) = (
+        struct.unpack_from("<Q", image, entry + 8)[0]
+        for entry in range(64, 64 + 56 * struct.unpack_from("<H", image, 56)[0], 56)
+        if struct.unpack_from("<I", image, entry)[0] == 2
+    )
+    tag = dynamic + 16 * [image[dynamic + 16 * i] for i in range(10)].index(4)
+    return image[:tag] + struct.pack("<Q", 0x6FFFFFF0) + image[tag + 8 :]
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_gnu_hash(hip, version):
+    image = device_compiler.compile_hip(simulator_kernels.SOURCE, code_object_version=version)
+    module = hip.module(without_sysv_hash(image))
+    for kernel in hip.text("disassemble", image, c_size_t(len(image)))["kernels"]:
+        hip.function(module, kernel["name"])
+    for variable in ("counter", "pointer_to_counter", "table"):
+        hip.hipModuleGetGlobal(byref(c_void_p()), byref(c_size_t()), module, variable.encode())
+
+
+@pytest.mark.parametrize("kind", ["v4", "v5", "v6", "gnu_hash", "bundle"])
 def test_malformed_images_never_crash(tmp_path, kind):
     version = int(kind[1]) if kind[0] == "v" else 5
     image = device_compiler.compile_hip(simulator_kernels.SOURCE, code_object_version=version)
@@ -241,6 +277,8 @@ def test_malformed_images_never_crash(tmp_path, kind):
         )
     )
     image = image[:loaded]  # section headers and the static symbol table are not needed
+    if kind == "gnu_hash":
+        image = without_sysv_hash(image)
     if kind == "bundle":
         image = bundle([(b"hipv4-amdgcn-amd-amdhsa--gfx942", image)])
     path = tmp_path / "image"
