@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -63,14 +64,20 @@ def run_python(script, **environment):
     from simulated_hip import Failed, Hip
     hip = Hip({str(simulator.path())!r})
     """
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(preamble) + textwrap.dedent(script)],
         env={**os.environ, **environment},
-        capture_output=True,
-        timeout=120,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()  # carriage returns kept
-    return done
+    try:
+        out, err = process.communicate(timeout=50)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # forked children too
+        raise
+    # Decoded here, since text mode turns carriage returns into line feeds.
+    return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
 
 
 # Launches and arguments
