@@ -136,6 +136,12 @@ def test_inspect_isa(capsys):
     for kernel in report["kernels"]:
         assert len(kernel["isa"]) == kernel["instructions"]
         assert sum(instruction["size"] for instruction in kernel["isa"]) == kernel["code_bytes"]
+        # Every branch stays inside and goes to an instruction, at least one of them backwards: the KV loop.
+        at = {instruction["address"]: instruction for instruction in kernel["isa"]}
+        branches = [instruction for instruction in kernel["isa"] if "branches_to" in instruction]
+        assert any(branch["branches_to"] < branch["address"] for branch in branches)
+        assert all(at[branch["branches_to"]]["branched_to"] for branch in branches)
+        assert sum(one["branched_to"] for one in at.values()) == len({b["branches_to"] for b in branches})
     text = run(capsys, "inspect", "--isa")[1]
     assert "s_endpgm" in text
 

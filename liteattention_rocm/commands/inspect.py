@@ -13,7 +13,9 @@ UNKNOWN = "unknown"  # what the decoder does not understand
 def add_options(parser) -> None:
     parser.add_argument("code_object", nargs="?", type=Path, help="a file; default: the embedded ones")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--isa", action="store_true", help="add the disassembly, annotated with categories")
+    parser.add_argument(
+        "--isa", action="store_true", help="add the disassembly, annotated with categories and branch targets"
+    )
 
 
 def run(options) -> int:
@@ -56,7 +58,7 @@ def report(name: str, image: bytes, *, isa: bool) -> dict:
         one["mix"] = _frequencies(body, "category")
         one["most_frequent"] = dict(list(_frequencies(body, "op").items())[:12])
         if isa:
-            one["isa"] = body
+            one["isa"] = _with_branches(body)
         kernels.append(one)
     return {
         "name": name,
@@ -65,6 +67,20 @@ def report(name: str, image: bytes, *, isa: bool) -> dict:
         "bytes": parsed.bytes,
         "kernels": kernels,
     }
+
+
+def _with_branches(body: list[dict]) -> list[dict]:
+    """The instructions, branches with the address that they go to, and all with whether one comes there."""
+    annotated = [dict(instruction, branched_to=False) for instruction in body]
+    by_address = {instruction["address"]: instruction for instruction in annotated}
+    for instruction in annotated:
+        if (instruction["op"] or "").startswith(("s_branch", "s_cbranch")):
+            words = int(instruction["text"].split()[-1])  # from the end of the instruction
+            target = instruction["address"] + instruction["size"] + 4 * words
+            instruction["branches_to"] = target
+            if target in by_address:
+                by_address[target]["branched_to"] = True
+    return annotated
 
 
 def _frequencies(instructions: list[dict], key: str) -> dict[str, int]:
@@ -91,5 +107,7 @@ def _print(one: dict) -> None:
             if counts:
                 print(f"  {title:<13} {', '.join(f'{count} {what}' for what, count in counts.items())}")
         for instruction in kernel.get("isa", ()):
+            mark = ">" if instruction["branched_to"] else " "
             category = instruction["category"] or UNKNOWN
-            print(f"  {instruction['address']:#08x}  {category:<15} {instruction['text']}")
+            target = f"  -> {instruction['branches_to']:#08x}" if "branches_to" in instruction else ""
+            print(f" {mark}{instruction['address']:#08x}  {category:<15} {instruction['text']}{target}")
