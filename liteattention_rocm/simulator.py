@@ -79,9 +79,8 @@ def _watch_interrupts() -> None:
 
 def _check(opened: ctypes.CDLL, code: int, what: str) -> None:
     if code != 0:
-        name = opened.hipGetErrorName(code).decode()
-        detail = opened.gfx942sim_last_error() or b""
-        raise SimulatorError(f"{what}: {name}: {detail.decode(errors='replace')}".removesuffix(": "))
+        detail = opened.gfx942sim_last_error() or opened.hipGetErrorName(code)
+        raise SimulatorError(f"{what}: {detail.decode(errors='replace')}")
 
 
 def compute_units(library_path: str) -> int:
