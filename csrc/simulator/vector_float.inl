@@ -83,28 +83,25 @@ inline double fraction(double value) {
 
 inline float legacy_product(float a, float b) { return a == 0 || b == 0 ? 0.0f : a * b; }
 
-// The special cases of a division p / d whose quotient estimate is q.
+// The special cases of a division p / d whose quotient estimate is q. An estimate that is NaN although p and d are
+// ordinary comes from an iteration that overflowed.
 template <class T>
-inline T division_fixup(T q, T d, T p) {
+inline T division_fixup(T q, T d, T p, T invalid) {
+  constexpr int kUnderflow = sizeof(T) == 8 ? -1075 : -150;
   const bool negative = std::signbit(d) != std::signbit(p);
   const T infinity = std::numeric_limits<T>::infinity();
   if (p != p) return quiet(p);
   if (d != d) return quiet(d);
-  if ((d == 0 && p == 0) || (std::isinf(d) && std::isinf(p))) return std::numeric_limits<T>::quiet_NaN();
+  if ((d == 0 && p == 0) || (std::isinf(d) && std::isinf(p))) return invalid;
   if (d == 0 || std::isinf(p)) return negative ? -infinity : infinity;
   if (std::isinf(d) || p == 0) return negative ? -T{0} : T{0};
-  return negative ? -std::fabs(q) : std::fabs(q);
+  if (std::ilogb(p) - std::ilogb(d) < kUnderflow) return negative ? -T{0} : T{0};
+  const T magnitude = q != q ? infinity : std::fabs(q);
+  return negative ? -magnitude : magnitude;
 }
-inline float division_fixup_float(float q, float d, float p) {
-  if (std::isfinite(p) && std::isfinite(d) && p != 0 && d != 0) {
-    int exponent_p, exponent_d;
-    std::frexp(p, &exponent_p);
-    std::frexp(d, &exponent_d);
-    if (exponent_p - exponent_d > 150 && std::isinf(q))
-      return std::signbit(d) != std::signbit(p) ? -std::numeric_limits<float>::infinity()
-                                                : std::numeric_limits<float>::infinity();
-  }
-  return division_fixup(q, d, p);
+inline float fixup(float q, float d, float p) { return division_fixup(q, d, p, bit_cast<float>(0xFFC00000u)); }
+inline double fixup(double q, double d, double p) {
+  return division_fixup(q, d, p, bit_cast<double>(uint64_t{0xFFF8000000000000u}));
 }
 
 static void install(HandlerTable& table) {
@@ -115,6 +112,8 @@ static void install(HandlerTable& table) {
   OP(V_MUL_LEGACY_F32, float, (float a, float b), return canonical(legacy_product(a, b)))
   OP(V_FMA_F32, float, (float a, float b, float c), return canonical(__builtin_fmaf(a, b, c)))
   OP(V_FMAC_F32, float, (float a, float b, float c), return canonical(__builtin_fmaf(a, b, c)))
+  OP(V_FMAMK_F32, float, (float a, float k, float b), return canonical(__builtin_fmaf(a, k, b)))
+  OP(V_FMAAK_F32, float, (float a, float b, float k), return canonical(__builtin_fmaf(a, b, k)))
   OP(V_MAX_F32, float, (float a, float b), return maximum(a, b))
   OP(V_MIN_F32, float, (float a, float b), return minimum(a, b))
   OP(V_MAX3_F32, float, (float a, float b, float c), return maximum(maximum(a, b), c))
@@ -128,7 +127,7 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F32, float, (float a), return __builtin_roundevenf(a))
   OP(V_FREXP_MANT_F32, float, (float a), return frexp_mantissa(a))
   OP(V_FREXP_EXP_I32_F32, int32_t, (float a), return frexp_exponent(a))
-  OP(V_DIV_FIXUP_F32, float, (float q, float d, float p), return division_fixup_float(q, d, p))
+  OP(V_DIV_FIXUP_F32, float, (float q, float d, float p), return fixup(q, d, p))
 
   OP(V_ADD_F64, double, (double a, double b), return canonical(a + b))
   OP(V_MUL_F64, double, (double a, double b), return canonical(a * b))
@@ -144,7 +143,7 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F64, double, (double a), return __builtin_roundeven(a))
   OP(V_FREXP_MANT_F64, double, (double a), return frexp_mantissa(a))
   OP(V_FREXP_EXP_I32_F64, int32_t, (double a), return frexp_exponent(a))
-  OP(V_DIV_FIXUP_F64, double, (double q, double d, double p), return division_fixup(q, d, p))
+  OP(V_DIV_FIXUP_F64, double, (double q, double d, double p), return fixup(q, d, p))
 
   OP(V_ADD_F16, Half, (Half a, Half b), return canonical_half(to_float(a) + to_float(b)))
   OP(V_SUB_F16, Half, (Half a, Half b), return canonical_half(to_float(a) - to_float(b)))
@@ -173,5 +172,5 @@ static void install(HandlerTable& table) {
   OP(V_FREXP_MANT_F16, Half, (Half a), return to_half(frexp_mantissa(to_float(a))))
   OP(V_FREXP_EXP_I16_F16, int16_t, (Half a), return static_cast<int16_t>(frexp_exponent(to_float(a))))
   OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p),
-     return to_half(division_fixup(to_float(q), to_float(d), to_float(p))))
+     return to_half(fixup(to_float(q), to_float(d), to_float(p))))
 }
