@@ -1,4 +1,5 @@
-// Kernels that the build must refuse, one per limit. OVERSIZED_LDS needs an architecture with more than 64 KB.
+// Kernels that the build must refuse, one per limit. OVERSIZED_LDS needs an architecture with more than 64
+// KB.
 #define KERNEL(...) extern "C" __attribute__((global, __VA_ARGS__)) void
 
 #ifndef OVERSIZED_LDS
