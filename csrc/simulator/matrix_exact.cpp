@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(GFX942_PORTABLE)
 #include <immintrin.h>
 #endif
 
@@ -139,8 +139,8 @@ void multiply_portable(const Register* a, const Register* b, const Register* c, 
   }
 }
 
-// ---- Eight output elements at a time ----
-#if defined(__x86_64__)
+// ---- Eight output elements at a time; GFX942_PORTABLE leaves this out ----
+#if defined(__x86_64__) && !defined(GFX942_PORTABLE)
 #define GFX942_AVX2 __attribute__((target("avx2,fma"), noinline))
 #define GFX942_AVX2_INLINE __attribute__((target("avx2,fma"), always_inline)) inline
 
@@ -447,7 +447,7 @@ void multiply(const uint32_t* a, const uint32_t* b, const uint32_t* c, bool cons
   } else if (c != d && overlaps(c, kRegisters)) {
     c = static_cast<uint32_t*>(std::memcpy(c_copy, c, sizeof c_copy));
   }
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(GFX942_PORTABLE)
   static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2)
     return multiply_avx2<T, N>(registers(a), registers(b), registers(c), reinterpret_cast<Register*>(d));
