@@ -175,8 +175,8 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
 
 template <RoundMode kMode>
 LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
-  LRA_SHARED alignas(kChunkBytes) char key_lds[kKeyTileBytes];
-  LRA_SHARED alignas(kChunkBytes) char value_lds[kValueTileBytes];
+  alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
+  alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int lane = isa::lane();
