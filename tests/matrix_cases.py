@@ -112,7 +112,7 @@ def subnormal_operands(draw: Draw):
 
 
 def subnormal_results(draw: Draw):
-    """D around the smallest normal float32 and below the smallest subnormal; products of f16 are just zero."""
+    """D around the smallest normal float32 and below the smallest subnormal; products of f16 are zero."""
     a = draw.normal(draw.operand, 3, -67) * np.where(draw.some((draw.waves, draw.size, 1), 0.3), 2.0**-45, 1)
     b = draw.normal(draw.operand, 3, -67)
     c = draw.c(spread=6, exponent=-134)
