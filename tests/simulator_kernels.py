@@ -103,6 +103,27 @@ extern "C" __global__ void sort(const u32* in, u32* out) {
     }
   for (u32 k = 0; k < 24; ++k) out[i * 24 + k] = values[k] ^ mix(k, 5);
 }
+
+// Attention of one query row per work-item; the accumulator's extent is not known to the compiler, so that it
+// lies in scratch.
+extern "C" __global__ void attention(const float* q, const float* k, const float* v, float* out, int rows,
+                                     int keys, int dim, float scale_log2e) {
+  const int row = (int)(BLOCK_X * __builtin_amdgcn_workgroup_size_x() + THREAD_X);
+  if (row >= rows) return;
+  float sum[48], maximum = -__builtin_huge_valf(), total = 0;
+  for (int d = 0; d < dim; ++d) sum[d] = 0;
+  for (int key = 0; key < keys; ++key) {
+    float score = 0;
+    for (int d = 0; d < dim; ++d) score += q[row * dim + d] * k[key * dim + d];
+    score *= scale_log2e;
+    const float raised = __builtin_fmaxf(maximum, score);
+    const float kept = __builtin_amdgcn_exp2f(maximum - raised), p = __builtin_amdgcn_exp2f(score - raised);
+    maximum = raised;
+    total = total * kept + p;
+    for (int d = 0; d < dim; ++d) sum[d] = sum[d] * kept + p * v[key * dim + d];
+  }
+  for (int d = 0; d < dim; ++d) out[row * dim + d] = sum[d] / total;
+}
 """
 
 # Stores 7 to its one argument's address. The metadata asks for workgroups of 64x2x1.

@@ -192,6 +192,28 @@ def test_unoptimised_kernels_give_the_same(hip):
     np.testing.assert_array_equal(words(hip, out, 64), np.arange(64)[::-1] * 3)
 
 
+@pytest.mark.parametrize("version", [4, 5, 6])
+@pytest.mark.parametrize("optimisation", ["-O0", "-O3"])
+def test_attention_built_by_clang(hip, version, optimisation):
+    """Hidden arguments, scratch, a masked last wave, float arithmetic: against float64."""
+    image = device_compiler.compile_hip(simulator_kernels.SOURCE, optimisation, code_object_version=version)
+    function, scratch = hip.kernel(image, "attention"), c_int()
+    hip.hipFuncGetAttribute(byref(scratch), 3, function)
+    assert scratch.value >= 192
+    rows, keys, dim = 150, 37, 40
+    rng = np.random.default_rng(11)
+    q, k, v = (rng.standard_normal((count, dim), np.float32) for count in (rows, keys, keys))
+    out = hip.malloc(4 * rows * dim)
+    scale = dim**-0.5
+    arguments = pointer(*(hip.upload(x.tobytes()) for x in (q, k, v)), out)
+    arguments += struct.pack("<3if", rows, keys, dim, scale * np.log2(np.e))
+    hip.launch(function, (3, 1, 1), (64, 1, 1), arguments)
+    scores = np.exp(q.astype(float) @ k.astype(float).T * scale)
+    expected = scores @ v.astype(float) / scores.sum(1, keepdims=True)
+    result = np.frombuffer(hip.download(out, 4 * rows * dim), np.float32).reshape(rows, dim)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6)
+
+
 def test_module_variables(hip, any_version):
     module = hip.module(any_version)
     out = hip.malloc(8)
@@ -733,6 +755,7 @@ def test_statistics(hip, module):
     hip.library.gfx942sim_reset_statistics()
     for _ in range(2):
         hip.launch(hip.function(module, "indices"), (5, 1, 1), (128, 1, 1), pointer(out))
+    hip.library.hipGetLastError()
     statistics = hip.text("statistics")
     kernel = statistics["kernels"]["indices"]
     assert (kernel["launches"], kernel["workgroups"], kernel["waves"]) == (2, 10, 20)
@@ -740,7 +763,8 @@ def test_statistics(hip, module):
     assert kernel["instructions"] == sum(kernel[name] for name in [*categories, "control", "wait", "barrier"])
     assert kernel["vector_memory"] == 20 and kernel["matrix"] == 0
     assert kernel["bytes_stored"] == 2 * 4 * 640 and kernel["seconds"] > 0
-    assert statistics["hip_calls"] == {"hipModuleGetFunction": 2, "hipModuleLaunchKernel": 2}
+    calls = {"hipGetLastError": 1, "hipModuleGetFunction": 2, "hipModuleLaunchKernel": 2}
+    assert statistics["hip_calls"] == calls
     hip.library.gfx942sim_reset_statistics()
     assert hip.text("statistics") == {"kernels": {}, "hip_calls": {}}
 

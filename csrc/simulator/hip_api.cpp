@@ -134,6 +134,8 @@ const char* hipGetErrorString(hipError_t error) {
 }
 
 hipError_t hipGetLastError() {
+  static CallCounter counter(__func__);
+  counter.count();
   const hipError_t error = last_error;
   last_error = hipSuccess;
   return error;

@@ -25,7 +25,7 @@ int integer(const std::string& name, const std::string& value, int low, int high
 
 Checks parse_checks(const std::string& value) {
   Checks checks{false, false};
-  if (value == "none" || value == "0") return checks;
+  if (value == "none") return checks;
   for (size_t begin = 0; begin <= value.size();) {
     const size_t end = std::min(value.find(',', begin), value.size());
     const std::string word = value.substr(begin, end - begin);
