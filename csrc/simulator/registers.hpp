@@ -35,7 +35,8 @@ struct Mode {
   bool ieee() const { return bits >> 9 & 1; }
 };
 
-enum class WaveStatus : uint8_t { kRunning, kAtBarrier, kEnded };
+// kIndexing: running between s_set_gpr_idx_on and s_set_gpr_idx_off.
+enum class WaveStatus : uint8_t { kRunning, kIndexing, kAtBarrier, kEnded };
 
 struct alignas(64) Wave {
   uint32_t vector[512][kLanes];         // VGPRs, then AGPRs

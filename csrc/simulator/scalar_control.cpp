@@ -81,6 +81,22 @@ void send_message(Wave& wave, const Step& step) {
                                      : "message " + std::to_string(message) + " is not modelled");
 }
 
+// Relative vector registers: M0 holds the index in bits 7:0 and which operands it moves in bits 15:12.
+void set_index_mode(Wave& wave, unsigned operands) {
+  wave.scalar[kM0] = (wave.scalar[kM0] & ~0xF000u) | operands << 12;
+}
+void set_index(Wave& wave, const Step& step) {
+  wave.scalar[kM0] = (wave.scalar[kM0] & ~0xFFu) | (*source(wave, step.src[0]) & 0xFF);
+}
+void start_indexing(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  set_index(wave, step);
+  set_index_mode(wave, static_cast<unsigned>(instruction.offset) & 0xF);
+  wave.status = WaveStatus::kIndexing;
+}
+void change_index_mode(Wave& wave, const Step& step) { set_index_mode(wave, static_cast<unsigned>(step.src[1]) & 0xF); }
+void stop_indexing(Wave& wave, const Step&) { wave.status = WaveStatus::kRunning; }
+
 // The constant address of a scalar load. Bits 1 and 0 are ignored.
 uint64_t scalar_address(const Wave& wave, const Step& step, const Instruction& instruction, uint64_t base) {
   uint64_t address = base + static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
@@ -150,6 +166,10 @@ void install_control(HandlerTable& table) {
   table[Op::S_TRAP] = trap;
   table[Op::S_SETHALT] = halt;
   table[Op::S_SENDMSG] = send_message;
+  table[Op::S_SET_GPR_IDX_ON] = start_indexing;
+  table[Op::S_SET_GPR_IDX_IDX] = set_index;
+  table[Op::S_SET_GPR_IDX_MODE] = change_index_mode;
+  table[Op::S_SET_GPR_IDX_OFF] = stop_indexing;
 }
 
 void install_scalar_memory(HandlerTable& table) {

@@ -195,20 +195,58 @@ void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, si
 namespace {
 
 template <bool kChecked>
+inline void execute(Wave& wave, const Step& step, const Step& as) {
+  wave.next = &step + 1;
+  if (kChecked) {
+    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch)) check_step(wave, step);
+  }
+  ++wave.executed[step.category];
+  as.run(wave, as);
+  if (kChecked) {
+    if (step.effect) track_step(wave, step);
+  }
+  wave.time += step.wait_states;
+}
+
+// The step with the vector registers that M0 says moved by M0's index.
+Step indexed(const Wave& wave, const Step& step) {
+  Step moved = step;
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const uint32_t index = wave.scalar[kM0] & 0xFF, operands = wave.scalar[kM0] >> 12 & 0xF;
+  const auto shift = [&](unsigned register_index, unsigned dwords) {
+    if (register_index + index + dwords > 256)
+      fault(wave, step, SimulatorError::Kind::kBadAddress,
+            "relative vector register " + std::to_string(register_index + index) + " does not exist");
+    return vector_offset(index);
+  };
+  switch (instruction.encoding) {
+  case Encoding::kVop1:
+  case Encoding::kVop2:
+  case Encoding::kVopc:
+  case Encoding::kVop3: break;
+  default: return moved;
+  }
+  if (step.prepare & 0x70)
+    fault(wave, step, SimulatorError::Kind::kUnsupported, "relative vector registers with operand modifiers");
+  for (unsigned i = 0; i < 3; ++i) {
+    const Operand& operand = instruction.src[i];
+    if (operand.kind == Operand::Kind::kVector && (operands >> i & 1)) moved.src[i] += shift(operand.index, operand.dwords);
+  }
+  const Operand& result = instruction.dst;
+  if (result.kind == Operand::Kind::kVector && (operands & 8)) moved.dst += shift(result.index, result.dwords);
+  return moved;
+}
+
+template <bool kChecked>
 void run_wave(Wave& wave) {
   for (int left = kQuantum; left > 0; --left) {
     const Step& step = *wave.next;
-    wave.next = &step + 1;
-    if (kChecked) {
-      if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch)) check_step(wave, step);
+    execute<kChecked>(wave, step, step);
+    while (wave.status != WaveStatus::kRunning) {
+      if (wave.status != WaveStatus::kIndexing) return;
+      const Step& relative = *wave.next;
+      execute<kChecked>(wave, relative, indexed(wave, relative));
     }
-    ++wave.executed[step.category];
-    step.run(wave, step);
-    if (kChecked) {
-      if (step.effect) track_step(wave, step);
-    }
-    wave.time += step.wait_states;
-    if (wave.status != WaveStatus::kRunning) return;
   }
 }
 
