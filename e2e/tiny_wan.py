@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import string
 from pathlib import Path
@@ -13,6 +14,7 @@ HEAD_DIM = 128
 LAYERS = 2
 TEXT_WIDTH = 32
 SCORE_DEVIATION = 2.0
+WORD_SCORE, CHARACTER_SCORE = -4.0, -10.0  # log probabilities: a known word is one token
 MODEL_ID = "Wan2.1-T2V-1.3B-Diffusers"  # the name by which SGLang finds the pipeline class
 PROMPTS = (
     "A curious raccoon peers through a vibrant field of yellow sunflowers, its eyes wide with interest.",
@@ -103,21 +105,22 @@ def let_attention_matter(transformer: torch.nn.Module) -> None:
 
 
 def make_tokenizer():
-    """A Unigram tokenizer trained on :data:`PROMPTS`, with the special tokens of T5."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    """A Unigram tokenizer with the special tokens of T5, the words of :data:`PROMPTS` and single characters.
+
+    Written down rather than trained: training breaks ties differently from run to run.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.Unigram())
+    special = ("<pad>", "</s>", "<unk>")
+    words = sorted({f"\u2581{word}" for prompt in PROMPTS for word in re.findall(r"\w+", prompt)})
+    characters = ["\u2581", *(c for c in string.printable if c.isprintable() and c != " ")]
+    vocabulary = [(token, 0.0) for token in special]
+    vocabulary += [(word, WORD_SCORE) for word in words] + [(c, CHARACTER_SCORE) for c in characters]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=special.index("<unk>")))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=200,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token="<unk>",
-        initial_alphabet=list(string.ascii_letters),
-    )
-    tokenizer.train_from_iterator(PROMPTS, trainer)
-    end = tokenizer.token_to_id("</s>")
+    end = special.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
