@@ -243,12 +243,13 @@ def test_registers_of_c(exact, form, size, registers, constant, case):
     same(simulate(kernel(form, size, **registers), a, b, c), model(form, a, b, c))
 
 
-@pytest.fixture(scope="module")
-def portable(tmp_path_factory):
-    """The arithmetic without vector instructions, as other processors run it."""
-    library = tmp_path_factory.mktemp("portable") / "exact_product.so"
+@pytest.fixture(scope="module", params=["portable", "vector"])
+def compiled(request, tmp_path_factory):
+    """The arithmetic alone, at -O2: without vector instructions, as other processors run it, and with them."""
+    library = tmp_path_factory.mktemp("exact") / "exact_product.so"
     command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
-    command += ["-DGFX942_PORTABLE", f"-I{ROOT / 'csrc/simulator'}", str(ROOT / "tests/exact_product.cpp")]
+    command += ["-DGFX942_PORTABLE"] * (request.param == "portable")
+    command += [f"-I{ROOT / 'csrc/simulator'}", str(ROOT / "tests/exact_product.cpp")]
     subprocess.run([*command, "-o", str(library)], check=True)
     function = ctypes.CDLL(str(library)).exact_products
     function.argtypes = [ctypes.c_bool, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 4]
@@ -257,12 +258,12 @@ def portable(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("form", "size", "case"), COMBINATIONS)
-def test_portable_code_equals_mma_sim(portable, form, size, case):
+def test_compiled_otherwise(compiled, form, size, case):
     a, b, c = draw(case, form, size, waves=1024 // size**2, seed=1)
     row, column = positions(size)
     operands = [operand_registers(a), operand_registers(b), np.ascontiguousarray(c[:, row, column])]
     d = np.full_like(operands[2], POISON)
-    portable(form == BF16, size, len(a), d.ctypes.data, *(x.ctypes.data for x in operands))
+    compiled(form == BF16, size, len(a), d.ctypes.data, *(x.ctypes.data for x in operands))
     result = np.empty_like(c)
     result[:, row, column] = d
     same(result, model(form, a, b, c))

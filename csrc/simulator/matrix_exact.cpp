@@ -51,7 +51,7 @@ uint32_t round_to_float32(int64_t total, int exponent) {
   const int leading = 63 - __builtin_clzll(static_cast<uint64_t>(total < 0 ? -total : total));
   const int normal = std::max(leading + exponent, -126);  // of the significand's unit
   const int dropped = normal - 31 - exponent;
-  if (dropped > 0) total = total >> dropped << dropped;
+  if (dropped > 0) total -= total & ((int64_t{1} << dropped) - 1);
 
   const uint32_t sign = total < 0 ? 0x80000000u : 0;
   const uint64_t magnitude = static_cast<uint64_t>(total < 0 ? -total : total);
@@ -172,6 +172,12 @@ struct Tile {
   alignas(32) float sum[kGroups][N * N];                 // C of each group
 };
 
+// Each pass begins with this. GCC 12 may address a store relative to a null pointer when it merges induction
+// variables, overlooks the store afterwards, takes a pass for a pure function and drops the call.
+inline void keep_stores() {
+  asm volatile("" : : : "memory");
+}
+
 template <typename T>
 GFX942_AVX2_INLINE __m256i load(const T* from) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
@@ -219,6 +225,7 @@ GFX942_AVX2_INLINE __m256i exponent_fields(__m256i values, int highest) {
 
 template <class T, int N>
 GFX942_AVX2 void unpack_a(const Register* a, Tile<N>& tile) {
+  keep_stores();
   constexpr int kFinite = 2 * T::kBias - T::kLift;
   const __m256i high = splat(0xFFFF0000);
   const __m256 lift = _mm256_set1_ps(1 << T::kLift);
@@ -238,6 +245,7 @@ GFX942_AVX2 void unpack_a(const Register* a, Tile<N>& tile) {
 
 template <class T, int N>
 GFX942_AVX2 void unpack_b(const Register* b, Tile<N>& tile) {
+  keep_stores();
   constexpr int kFinite = 2 * T::kBias;
   const __m256i high = splat(0xFFFF0000);
   for (int r = 0; r < 2; ++r)
@@ -265,7 +273,8 @@ GFX942_AVX2 __m256i find_largest(Tile<N>& tile) {
   constexpr int kRows = 4;  // that share a load of B
   const __m256i safe = splat16(kSafe + kBias), highest = splat16(kHighest<T> + kBias);
   __m256i outside = _mm256_setzero_si256();
-  for (int group = 0; group < Tile<N>::kGroups; ++group)
+  for (int group = 0; group < Tile<N>::kGroups; ++group) {
+    keep_stores();
     for (int row = 0; row < N; row += kRows)
       for (int column = 0; column < N; column += 16) {
         __m256i largest[kRows];
@@ -288,16 +297,16 @@ GFX942_AVX2 __m256i find_largest(Tile<N>& tile) {
           store(&tile.largest[group][(row + j) * N + column], _mm256_max_epi16(field, splat16(kNoProduct)));
         }
       }
+  }
   return outside;
 }
 
 template <class T, int N>
 GFX942_AVX2 void sum_products(Tile<N>& tile) {
-  for (int group = 0; group < Tile<N>::kGroups; ++group)
-    for (int row = 0; row < N; ++row) {
-      const float* a = &tile.a[group * kGroup][row];
+  for (int group = 0; group < Tile<N>::kGroups; ++group) {
+    keep_stores();
+    for (int row = 0; row < N; ++row)
       for (int column = 0; column < N; column += 8) {
-        const float* b = &tile.b[group * kGroup][column];
         const int element = row * N + column;
         const __m256i largest = _mm256_slli_epi32(widen(&tile.largest[group][element]), 23);
         store(&tile.largest_in_place[group][element], largest);
@@ -305,13 +314,15 @@ GFX942_AVX2 void sum_products(Tile<N>& tile) {
             _mm256_castsi256_ps(_mm256_sub_epi32(splat((2u * kBias + 24 - T::kLift) << 23), largest));
         __m256i dot = _mm256_setzero_si256();
 #pragma GCC unroll 8
-        for (int k = 0; k < kGroup; ++k) {
-          const __m256 product = _mm256_mul_ps(_mm256_set1_ps(a[k * N]), _mm256_load_ps(&b[k * N]));
+        for (int i = 0; i < kGroup; ++i) {
+          const int k = group * kGroup + i;
+          const __m256 product =
+              _mm256_mul_ps(_mm256_set1_ps(tile.a[k][row]), _mm256_load_ps(&tile.b[k][column]));
           dot = _mm256_add_epi32(dot, _mm256_cvttps_epi32(_mm256_mul_ps(product, scale)));
         }
         store(&tile.dot[group][element], dot);
       }
-    }
+  }
 }
 
 // Eight results of a group. `largest` is in place; C is not -0.
@@ -361,7 +372,8 @@ GFX942_AVX2_INLINE __m256i infinite_or_nan(__m256 value) {
 template <int N>
 GFX942_AVX2 __m256i add_groups(Tile<N>& tile, const Register* c, Register* d) {
   __m256i special = _mm256_setzero_si256();
-  for (int group = 0; group < Tile<N>::kGroups; ++group)
+  for (int group = 0; group < Tile<N>::kGroups; ++group) {
+    keep_stores();
     for (int row = 0; row < N; ++row) {
       const int r = Shape<N>::row_register(row), lane = Shape<N>::row_lane(row);
       const bool last = group + 1 == Tile<N>::kGroups;
@@ -383,6 +395,7 @@ GFX942_AVX2 __m256i add_groups(Tile<N>& tile, const Register* c, Register* d) {
         _mm256_storeu_ps(to + column, add_and_round(dot, largest, addend));
       }
     }
+  }
   return special;
 }
 
