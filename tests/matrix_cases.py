@@ -90,6 +90,22 @@ def large_addend(draw: Draw):
     return *draw.operands(spread=3), draw.c(spread=6, exponent=10)
 
 
+def near_power_of_two(draw: Draw):
+    """C is a power of two and the products are small: bits 31 and 32 below E decide, on both sides of 2^E.
+
+    In the lower half of the rows the products are near half of a result's last bit.
+    """
+    half = draw.size // 2
+    a, b = draw.normal(draw.operand), draw.normal(draw.operand)
+    sparse = draw.random.choice([0, 0, 0, 2.0**-8, 2.0**-7, 2.0**-6, 1.0], draw.operand)
+    a[:, half:] = np.copysign(sparse, a)[:, half:]
+    b[:, ::2] = np.copysign(1, b)[:, ::2]
+    exponent = draw.random.integers(8, 23, draw.addend)
+    exponent[:, half:] = draw.random.integers(24, 27, draw.addend)[:, half:]
+    c = draw.random.choice([-1.0, 1.0], draw.addend) * np.exp2(exponent)
+    return draw.format.bits(a), draw.format.bits(b), c.astype(np.float32).view(np.uint32)
+
+
 def cancellation(draw: Draw):
     """C near the negated sum of products: exact zeros, results of few bits, and ties."""
     integer = draw.random.integers
@@ -160,6 +176,7 @@ CASES = {
         wide_exponents,
         any_finite_bits,
         large_addend,
+        near_power_of_two,
         cancellation,
         subnormal_operands,
         subnormal_results,

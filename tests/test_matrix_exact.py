@@ -245,7 +245,7 @@ def test_registers_of_c(exact, form, size, registers, constant, case):
 
 @pytest.fixture(scope="module", params=["portable", "vector"])
 def compiled(request, tmp_path_factory):
-    """The arithmetic alone, at -O2: without vector instructions, as other processors run it, and with them."""
+    """The arithmetic alone, at -O2: without vector instructions, as other processors run it, or with them."""
     library = tmp_path_factory.mktemp("exact") / "exact_product.so"
     command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
     command += ["-DGFX942_PORTABLE"] * (request.param == "portable")
