@@ -1,7 +1,7 @@
 """One-wave kernels in gfx942 assembly: rows of 64 dwords in, rows of 64 dwords out.
 
-A body finds its inputs in v10, v11, ... and the lane's number times 4 in v1; s[4:5] and s[6:7] are the input's
-and the output's address. `store` writes a register as the next output row.
+A body finds its inputs in v10, v11, ... and the lane's number times 4 in v1; s[4:5] and s[6:7] are the
+input's and the output's address. `store` writes a register as the next output row.
 """
 
 import struct
@@ -27,7 +27,9 @@ def store(*registers) -> str:
     return "\n".join(lines)
 
 
-def assemble(body: str, *, inputs: int = 0, lds: int = 0, scratch: int = 0, flush_denormals: bool = False) -> bytes:
+def assemble(
+    body: str, *, inputs: int = 0, lds: int = 0, scratch: int = 0, flush_denormals: bool = False
+) -> bytes:
     """The code object of a kernel that loads `inputs` rows and then runs `body`."""
     loads = "\n".join(f"global_load_dword v{10 + i}, v1, s[4:5] offset:{256 * i}" for i in range(inputs))
     return device_compiler.assemble(f"""
@@ -117,8 +119,10 @@ def run(body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=N
 
 
 def each(lines, inputs, result="v20", **options) -> np.ndarray:
-    """The result register after each of `lines`, every one starting from the same inputs: uint32 [len, 64]."""
-    body = "\n".join(f"v_mov_b32 {result}, {POISON:#x}\n s_nop 4\n {line}\n s_nop 15\n {store(result)}" for line in lines)
+    """The result register after each of `lines`, which all start from the same inputs: uint32 [len, 64]."""
+    body = "\n".join(
+        f"v_mov_b32 {result}, {POISON:#x}\n s_nop 4\n {line}\n s_nop 15\n {store(result)}" for line in lines
+    )
     return run(body, inputs, len(lines), **options)
 
 
@@ -144,4 +148,6 @@ def assert_same_floats(actual, expected, what=""):
     nan = np.isnan(actual) & np.isnan(expected)
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[actual.dtype.itemsize]
     same = (actual.view(bits) == expected.view(bits)) | nan
-    assert same.all(), f"{what}: lane {np.argmin(same)}: {actual[~same][0]!r}, expected {expected[~same][0]!r}"
+    assert same.all(), (
+        f"{what}: lane {np.argmin(same)}: {actual[~same][0]!r}, expected {expected[~same][0]!r}"
+    )

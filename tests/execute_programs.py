@@ -1,9 +1,11 @@
+# ruff: noqa: E501 (C source)
 """C functions that a compiler builds for the host and for gfx942: f_<name>(input, i) -> 64 bits."""
 
-NAMES = (
-    "divide_i64 divide_u64 divide_i32 divide_f32 divide_f64 root_f32 root_f64 float32 float64 convert half integer "
-    "saturate packed array choose calls recursion pointers bits vector_index"
-).split()
+NAMES = [
+    *("divide_i64", "divide_u64", "divide_i32", "divide_f32", "divide_f64", "root_f32", "root_f64"),
+    *("float32", "float64", "convert", "half", "integer", "saturate", "packed", "array", "choose"),
+    *("calls", "recursion", "pointers", "bits", "vector_index"),
+]
 
 SOURCE = """
 typedef unsigned char b8;

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (one case of a table a line)
 """The two hazard checks: each refuses a kernel that lacks what it asks for, and passes the repaired one."""
 
 import re
@@ -29,25 +30,72 @@ def check(broken, repaired, reason, **options):
     """`broken` is refused for `reason`; `repaired` runs."""
     message = refused(f"{broken}\n {WAIT}", **options)
     assert re.search(reason, message), message
-    assert re.search(r'kernel kernel, workgroup \(0, 0, 0\), wave 0, ".*" at 0x[0-9a-f]+: .*".*" at 0x[0-9a-f]+$', message)
+    assert re.search(
+        r'kernel kernel, workgroup \(0, 0, 0\), wave 0, ".*" at 0x[0-9a-f]+: .*".*" at 0x[0-9a-f]+$', message
+    )
     run(f"{repaired}\n {WAIT}", ROW, **{"lds": 512, **options})
 
 
 LOAD = "global_load_dword v20, v1, s[4:5]"
 MISSING_WAITS = {
     # name: (load, the wait that covers it, use, reason)
-    "read": (LOAD, "s_waitcnt vmcnt(0)", "v_add_u32 v21, 1, v20", "touches v20 before an s_waitcnt vmcnt .*global_load_dword v20"),
+    "read": (
+        LOAD,
+        "s_waitcnt vmcnt(0)",
+        "v_add_u32 v21, 1, v20",
+        "touches v20 before an s_waitcnt vmcnt .*global_load_dword v20",
+    ),
     "overwrite": (LOAD, "s_waitcnt vmcnt(0)", "v_mov_b32 v20, 0", "touches v20 before an s_waitcnt vmcnt"),
     "store": (LOAD, "s_waitcnt vmcnt(0)", "global_store_dword v1, v20, s[6:7]", "touches v20"),
     "address": (LOAD, "s_waitcnt vmcnt(0)", "ds_read_b32 v21, v20", "touches v20"),
-    "accumulator": ("global_load_dword a3, v1, s[4:5]", "s_waitcnt vmcnt(0)", "v_accvgpr_read_b32 v21, a3", "touches a3"),
-    "wide": ("buffer_load_dwordx4 v[20:23], v1, s[40:43], 0 offen", "s_waitcnt vmcnt(0)", "v_mov_b32 v5, v23", "touches v23"),
-    "lds": ("ds_read_b64 v[20:21], v1", "s_waitcnt lgkmcnt(0)", "v_mov_b32 v5, v21", "touches v21 before an s_waitcnt lgkmcnt"),
-    "permute": ("ds_bpermute_b32 v20, v1, v10", "s_waitcnt lgkmcnt(0)", "v_mov_b32 v5, v20", "touches v20 .*lgkmcnt"),
-    "scalar": ("s_load_dwordx2 s[20:21], s[4:5], 0x0", "s_waitcnt lgkmcnt(0)", "s_add_u32 s22, s21, 1", "touches s21 .*lgkmcnt"),
-    "scalar_in_vector": ("s_load_dword s20, s[4:5], 0x0", "s_waitcnt lgkmcnt(0)", "v_mov_b32 v5, s20", "touches s20"),
-    "matrix": (LOAD, "s_waitcnt vmcnt(0)", "v_mfma_f32_16x16x16_bf16 v[24:27], v[20:21], v[10:11], 0", "touches v20"),
-    "atomic": ("global_atomic_add v20, v1, v10, s[6:7] sc0", "s_waitcnt vmcnt(0)", "v_mov_b32 v5, v20", "touches v20"),
+    "accumulator": (
+        "global_load_dword a3, v1, s[4:5]",
+        "s_waitcnt vmcnt(0)",
+        "v_accvgpr_read_b32 v21, a3",
+        "touches a3",
+    ),
+    "wide": (
+        "buffer_load_dwordx4 v[20:23], v1, s[40:43], 0 offen",
+        "s_waitcnt vmcnt(0)",
+        "v_mov_b32 v5, v23",
+        "touches v23",
+    ),
+    "lds": (
+        "ds_read_b64 v[20:21], v1",
+        "s_waitcnt lgkmcnt(0)",
+        "v_mov_b32 v5, v21",
+        "touches v21 before an s_waitcnt lgkmcnt",
+    ),
+    "permute": (
+        "ds_bpermute_b32 v20, v1, v10",
+        "s_waitcnt lgkmcnt(0)",
+        "v_mov_b32 v5, v20",
+        "touches v20 .*lgkmcnt",
+    ),
+    "scalar": (
+        "s_load_dwordx2 s[20:21], s[4:5], 0x0",
+        "s_waitcnt lgkmcnt(0)",
+        "s_add_u32 s22, s21, 1",
+        "touches s21 .*lgkmcnt",
+    ),
+    "scalar_in_vector": (
+        "s_load_dword s20, s[4:5], 0x0",
+        "s_waitcnt lgkmcnt(0)",
+        "v_mov_b32 v5, s20",
+        "touches s20",
+    ),
+    "matrix": (
+        LOAD,
+        "s_waitcnt vmcnt(0)",
+        "v_mfma_f32_16x16x16_bf16 v[24:27], v[20:21], v[10:11], 0",
+        "touches v20",
+    ),
+    "atomic": (
+        "global_atomic_add v20, v1, v10, s[6:7] sc0",
+        "s_waitcnt vmcnt(0)",
+        "v_mov_b32 v5, v20",
+        "touches v20",
+    ),
 }
 
 
@@ -59,21 +107,41 @@ def test_a_pending_register_is_out_of_bounds(name):
 
 def test_vector_memory_returns_in_order():
     loads = "global_load_dword v20, v1, s[4:5]\n global_load_dword v21, v1, s[4:5]\n global_store_dword v1, v10, s[6:7]\n"
-    check(loads + "s_waitcnt vmcnt(3)\n v_mov_b32 v5, v20", loads + "s_waitcnt vmcnt(2)\n v_mov_b32 v5, v20", "touches v20")
-    check(loads + "s_waitcnt vmcnt(2)\n v_mov_b32 v5, v21", loads + "s_waitcnt vmcnt(1)\n v_mov_b32 v5, v21", "touches v21")
+    check(
+        loads + "s_waitcnt vmcnt(3)\n v_mov_b32 v5, v20",
+        loads + "s_waitcnt vmcnt(2)\n v_mov_b32 v5, v20",
+        "touches v20",
+    )
+    check(
+        loads + "s_waitcnt vmcnt(2)\n v_mov_b32 v5, v21",
+        loads + "s_waitcnt vmcnt(1)\n v_mov_b32 v5, v21",
+        "touches v21",
+    )
 
 
 def test_lds_returns_in_order_and_scalar_loads_do_not():
     lds = "ds_read_b32 v20, v1\n ds_read_b32 v21, v1\n"
-    check(lds + "s_waitcnt lgkmcnt(2)\n v_mov_b32 v5, v20", lds + "s_waitcnt lgkmcnt(1)\n v_mov_b32 v5, v20", "touches v20")
+    check(
+        lds + "s_waitcnt lgkmcnt(2)\n v_mov_b32 v5, v20",
+        lds + "s_waitcnt lgkmcnt(1)\n v_mov_b32 v5, v20",
+        "touches v20",
+    )
     scalar = "s_load_dword s20, s[4:5], 0x0\n s_load_dword s21, s[4:5], 0x0\n"
-    check(scalar + "s_waitcnt lgkmcnt(1)\n s_mov_b32 s22, s20", scalar + "s_waitcnt lgkmcnt(0)\n s_mov_b32 s22, s20", "touches s20")
+    check(
+        scalar + "s_waitcnt lgkmcnt(1)\n s_mov_b32 s22, s20",
+        scalar + "s_waitcnt lgkmcnt(0)\n s_mov_b32 s22, s20",
+        "touches s20",
+    )
     mixed = "ds_read_b32 v20, v1\n s_load_dword s20, s[4:5], 0x0\n ds_read_b32 v21, v1\n"
-    check(mixed + "s_waitcnt lgkmcnt(2)\n v_mov_b32 v5, v20", mixed + "s_waitcnt lgkmcnt(1)\n v_mov_b32 v5, v20", "touches v20")
+    check(
+        mixed + "s_waitcnt lgkmcnt(2)\n v_mov_b32 v5, v20",
+        mixed + "s_waitcnt lgkmcnt(1)\n v_mov_b32 v5, v20",
+        "touches v20",
+    )
 
 
 def test_flat_counts_in_both():
-    load = f"""
+    load = """
  v_mov_b32 v2, s4
  v_mov_b32 v3, s5
  flat_load_dword v20, v[2:3]
@@ -83,20 +151,30 @@ def test_flat_counts_in_both():
     check(f"{load} s_waitcnt vmcnt(0)\n {use}", repaired, "touches v20 .*lgkmcnt")
     check(f"{load} s_waitcnt lgkmcnt(0)\n {use}", repaired, "touches v20 .*vmcnt")
     later = "global_load_dword v21, v1, s[4:5]\n"
-    check(f"{load} {later} s_waitcnt vmcnt(1) lgkmcnt(0)\n {use}", f"{load} {later} s_waitcnt vmcnt(0) lgkmcnt(0)\n {use}", "vmcnt")
+    check(
+        f"{load} {later} s_waitcnt vmcnt(1) lgkmcnt(0)\n {use}",
+        f"{load} {later} s_waitcnt vmcnt(0) lgkmcnt(0)\n {use}",
+        "vmcnt",
+    )
 
 
-@pytest.mark.parametrize("transfer", ["buffer_load_dword v1, s[40:43], 0 offen lds", "global_load_lds_dword v1, s[4:5]"])
+@pytest.mark.parametrize(
+    "transfer", ["buffer_load_dword v1, s[40:43], 0 offen lds", "global_load_lds_dword v1, s[4:5]"]
+)
 def test_transfers_into_lds_are_waited_for(transfer):
     use = "ds_read_b32 v20, v1 offset:252"  # meets the transfer in lane 0 only
-    check(f"{BUFFER} {transfer}\n {use}", f"{BUFFER} {transfer}\n s_waitcnt vmcnt(0)\n {use}", "touches LDS byte 252 before")
+    check(
+        f"{BUFFER} {transfer}\n {use}",
+        f"{BUFFER} {transfer}\n s_waitcnt vmcnt(0)\n {use}",
+        "touches LDS byte 252 before",
+    )
     # Other bytes of LDS are free to use meanwhile.
     run(f"{BUFFER} {transfer}\n ds_read_b32 v20, v1 offset:256\n {WAIT}", ROW, lds=512)
 
 
 def test_a_wait_is_the_waves_own():
     """The second wave's wait does not cover the first one's load."""
-    body = f"""
+    body = """
  v_lshrrev_b32 v2, 6, v0
  v_readfirstlane_b32 s20, v2
  v_mov_b32 v20, 0
@@ -108,7 +186,7 @@ def test_a_wait_is_the_waves_own():
 second:
  s_waitcnt vmcnt(0)
  s_barrier"""
-    with pytest.raises(simulator.SimulatorError, match="wave 0, .*touches v20"):
+    with pytest.raises(simulator.SimulatorError, match=r"wave 0, .*touches v20"):
         run(body, threads=128)
 
 
@@ -141,7 +219,7 @@ def nops(states):
 def test_matrix_results_take_wait_states(name):
     matrix, use, states = WAIT_STATES[name]
     start = f"{SETUP} {matrix}\n"
-    reason = f"result of a matrix instruction after {states - 1} wait states; it takes {states}: \"{matrix.split()[0]}"
+    reason = f'result of a matrix instruction after {states - 1} wait states; it takes {states}: "{matrix.split()[0]}'
     check(f"{start} {nops(states - 1)} {use}", f"{start} {nops(states)} {use}", reason)
     # Any other instruction is one wait state as well.
     others = "v_mov_b32 v6, 1\n s_mov_b32 s30, 1\n"
@@ -158,7 +236,11 @@ def test_the_accumulator_chain_takes_none():
 
 def test_operand_c_is_read_before_it_may_be_overwritten():
     matrix = "v_mfma_f32_16x16x16_bf16 v[24:27], v[20:21], v[22:23], v[28:31]"
-    check(f"{SETUP} {matrix}\n {nops(2)} v_mov_b32 v30, 0", f"{SETUP} {matrix}\n {nops(3)} v_mov_b32 v30, 0", "overwrites operand C")
+    check(
+        f"{SETUP} {matrix}\n {nops(2)} v_mov_b32 v30, 0",
+        f"{SETUP} {matrix}\n {nops(3)} v_mov_b32 v30, 0",
+        "overwrites operand C",
+    )
     run(f"{SETUP} {matrix}\n v_mov_b32 v20, 0\n v_mov_b32 v22, 0", ROW)  # A and B are free at once
 
 
@@ -179,5 +261,7 @@ def test_checks_can_be_switched_off():
 
 def test_instructions_that_are_not_implemented_are_named():
     message = refused("v_qsad_pk_u16_u8 v[20:21], v[22:23], v10, v[24:25]")
-    assert re.search(r'"v_qsad_pk_u16_u8 v\[20:21\], .*" at 0x[0-9a-f]+: this instruction is not implemented', message)
+    assert re.search(
+        r'"v_qsad_pk_u16_u8 v\[20:21\], .*" at 0x[0-9a-f]+: this instruction is not implemented', message
+    )
     assert "kernel kernel" in refused(".long 0xffffffff")

@@ -1,4 +1,4 @@
-"""Matrix instructions in plain float32 arithmetic against float64, element by element in the documented layouts."""
+"""Matrix instructions in plain float32 arithmetic against float64, in the documented layouts."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,10 @@ def test_subnormals_and_special_values(flush):
     a[1, 0], a[2, 0], a[3, 0] = np.inf, np.nan, -np.inf
     a[3, 1], b[5, 1] = np.inf, 1
     inputs = operand_rows(a, "bf16", 16) + operand_rows(b, "bf16", 16)
-    body = f"v_mfma_f32_16x16x16_bf16 v[32:35], v[10:11], v[12:13], 0\n s_nop 15\n {store('v32', 'v33', 'v34', 'v35')}"
+    body = f"""
+ v_mfma_f32_16x16x16_bf16 v[32:35], v[10:11], v[12:13], 0
+ s_nop 15
+ {store("v32", "v33", "v34", "v35")}"""
     result = run(body, inputs, 4, flush_denormals=flush).view(np.float32)
     assert (result[0][:16] == tiny).all()
     # 0 * infinity is NaN, in the columns whose B is not 0 there.

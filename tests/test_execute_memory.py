@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (one case of a table a line)
 """LDS, buffer, global, flat and scratch instructions, atomics and moves between lanes."""
 
 import re
@@ -476,13 +477,17 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("body", BAD, ids=[line.split("\n")[-1].split()[0] + str(i) for i, line in enumerate(BAD)])
+@pytest.mark.parametrize(
+    "body", BAD, ids=[line.split("\n")[-1].split()[0] + str(i) for i, line in enumerate(BAD)]
+)
 def test_bad_addresses(body):
     with pytest.raises(simulator.SimulatorError, match=BAD[body]) as raised:
         run(f"{body}\n {WAIT}", rows(1), lds=256, scratch=64)
     last = body.split("\n")[-1].split()[0]
     # Kernel, workgroup, wave, instruction and its address in the code object.
-    assert re.search(rf'kernel kernel, workgroup \(0, 0, 0\), wave 0, "{last} .*" at 0x[0-9a-f]+: ', str(raised.value))
+    assert re.search(
+        rf'kernel kernel, workgroup \(0, 0, 0\), wave 0, "{last} .*" at 0x[0-9a-f]+: ', str(raised.value)
+    )
 
 
 def test_registers_and_lds_begin_as_poison():

@@ -1,7 +1,7 @@
 """Whole programs: what clang builds for gfx942, from -O0 to -O3, computes what the host computes.
 
-Calls, recursion, function pointers, scratch arrays, switches, division and conversions: the code that compilers
-emit around a kernel's arithmetic.
+Calls, recursion, function pointers, scratch arrays, switches, division and conversions: the code that
+compilers emit around a kernel's arithmetic.
 """
 
 import ctypes
@@ -18,7 +18,20 @@ import execute_programs
 from liteattention_rocm import simulator
 
 COUNT, THREADS = 192, 96  # the second wave of a workgroup is half filled
-EDGES = [0, 0x80000000, 0x3F800000, 0x7F800000, 0x7FC00000, 1, 0x400000, 0x7F7FFFFF, 0xFF7FFFFF, 0x800000, 2, 3]
+EDGES = [
+    0,
+    0x80000000,
+    0x3F800000,
+    0x7F800000,
+    0x7FC00000,
+    1,
+    0x400000,
+    0x7F7FFFFF,
+    0xFF7FFFFF,
+    0x800000,
+    2,
+    3,
+]
 EDGES += [0x7FFFFFFF, 0xFFFFFFFF]
 FLAGS = ("-ffp-contract=off", "-Wno-unknown-attributes")
 
@@ -38,9 +51,21 @@ def host(tmp_path_factory):
     source, unit, library = folder / "host.cpp", folder / "host.o", folder / "host.so"
     source.write_text(execute_programs.HOST)
     compiler, environment = device_compiler._command()
-    arguments = ["-c", "-fPIC", "-O1", "-ffp-contract=off", "-std=c++17", "-Wno-psabi", str(source), "-o", str(unit)]
+    arguments = [
+        "-c",
+        "-fPIC",
+        "-O1",
+        "-ffp-contract=off",
+        "-std=c++17",
+        "-Wno-psabi",
+        str(source),
+        "-o",
+        str(unit),
+    ]
     subprocess.run([*compiler, *arguments], env=environment, check=True, capture_output=True)
-    subprocess.run([shutil.which("g++") or "c++", "-shared", str(unit), "-o", str(library), "-lm"], check=True)
+    subprocess.run(
+        [shutil.which("g++") or "c++", "-shared", str(unit), "-o", str(library), "-lm"], check=True
+    )
     return ctypes.CDLL(str(library))
 
 

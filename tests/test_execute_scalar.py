@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (one case of a table a line)
 """Scalar instructions against Python integers."""
 
 import random
@@ -186,8 +187,14 @@ def test_comparisons_and_immediates():
                 body.append(f"s_mov_b32 s20, {a:#x}\n s_mov_b32 s21, {b:#x}\n s_cmp_{name}_{kind} s20, s21")
                 body.append(f"s_cselect_b32 s22, 1, 0\n v_mov_b32 v20, s22\n {store('v20')}")
                 expected.append(function(view(a), view(b)))
-    for line, value in (("s_cmpk_lt_i32 s20, -3", True), ("s_cmpk_gt_u32 s20, 0xfffe", True), ("s_bitcmp1_b32 s20, 4", True)):
-        body.append(f"s_mov_b32 s20, -8\n s_bitset1_b32 s20, 4\n {line}\n s_cselect_b32 s22, 1, 0\n v_mov_b32 v20, s22\n {store('v20')}")
+    for line, value in (
+        ("s_cmpk_lt_i32 s20, -3", True),
+        ("s_cmpk_gt_u32 s20, 0xfffe", True),
+        ("s_bitcmp1_b32 s20, 4", True),
+    ):
+        body.append(
+            f"s_mov_b32 s20, -8\n s_bitset1_b32 s20, 4\n {line}\n s_cselect_b32 s22, 1, 0\n v_mov_b32 v20, s22\n {store('v20')}"
+        )
         expected.append(value)
     rows = run("\n".join(body), [], len(expected))
     assert [int(row[0]) for row in rows] == [int(value) for value in expected]
