@@ -25,7 +25,8 @@ void rebuild_watch(WaveChecks& checks) {
     watch |= checks.lgkm[static_cast<size_t>(i)].watch;
     scalar_watch |= checks.lgkm[static_cast<size_t>(i)].scalar_watch;
   }
-  for (int i = 0; i < checks.matrix_count; ++i) watch |= checks.matrix[static_cast<size_t>(i)].detail->result_watch;
+  for (int i = 0; i < checks.matrix_count; ++i)
+    watch |= checks.matrix[static_cast<size_t>(i)].detail->result_watch;
   checks.watch = watch;
   checks.scalar_watch = scalar_watch;
   checks.lds_transfers = lds_transfers;
@@ -44,7 +45,8 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
 [[noreturn]] void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
                           const char* counter) {
   fault(wave, step, SimulatorError::Kind::kCheck,
-        "touches " + name + " before an s_waitcnt " + counter + " covers the load into it: " + describe(wave, load));
+        "touches " + name + " before an s_waitcnt " + counter +
+            " covers the load into it: " + describe(wave, load));
 }
 
 void check_pending(Wave& wave, const Step& step) {
@@ -65,8 +67,8 @@ void check_pending(Wave& wave, const Step& step) {
   }
 }
 
-// Wait states that LLVM's GCNHazardRecognizer puts, for gfx940 (checkMAIHazards90A, checkMAIVALUHazards), between
-// an MFMA and an instruction that touches its registers.
+// Wait states that LLVM's GCNHazardRecognizer puts, for gfx940 (checkMAIHazards90A, checkMAIVALUHazards),
+// between an MFMA and an instruction that touches its registers.
 struct Requirement {
   unsigned states = 0;
   const char* what = "";
@@ -118,8 +120,9 @@ void check_matrix(Wave& wave, const Step& step) {
                                    : required_by_other(program.instruction(step), now, *entry.detail);
     if (elapsed < needed.states)
       fault(wave, step, SimulatorError::Kind::kCheck,
-            std::string(needed.what) + " the result of a matrix instruction after " + std::to_string(elapsed) +
-                " wait states; it takes " + std::to_string(needed.states) + ": " + describe(wave, *entry.step));
+            std::string(needed.what) + " the result of a matrix instruction after " +
+                std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) + ": " +
+                describe(wave, *entry.step));
     ++i;
   }
   if (expired) rebuild_watch(checks);
@@ -132,8 +135,9 @@ void track_matrix(Wave& wave, const Step& step) {
   checks.watch |= detail.result_watch;
   for (int i = 0; i < checks.matrix_count; ++i) {
     MatrixInFlight& other = checks.matrix[static_cast<size_t>(i)];
-    if (other.detail->result == detail.result && other.detail->passes == detail.passes && detail.c == detail.result &&
-        other.detail->xdl == detail.xdl && (other.detail->c == detail.c || other.detail->c.count == 0)) {
+    if (other.detail->result == detail.result && other.detail->passes == detail.passes &&
+        detail.c == detail.result && other.detail->xdl == detail.xdl &&
+        (other.detail->c == detail.c || other.detail->c.count == 0)) {
       other = {&step, &detail, wave.time};
       return;
     }
@@ -192,7 +196,8 @@ void track_step(Wave& wave, const Step& step) {
     if (effect == Effect::kLds) wait_for(wave, kMaxVmcnt, kMaxLgkmcnt - 1);
     if (checks.lgkm_count == static_cast<int>(checks.lgkm.size()))
       fault(wave, step, SimulatorError::Kind::kUnsupported,
-            "more than " + std::to_string(checks.lgkm.size()) + " scalar and flat accesses without an s_waitcnt");
+            "more than " + std::to_string(checks.lgkm.size()) +
+                " scalar and flat accesses without an s_waitcnt");
     checks.lgkm[static_cast<size_t>(checks.lgkm_count++)] = entry;
   }
   checks.watch |= entry.watch;

@@ -18,8 +18,8 @@ struct Outstanding {
   RegisterRange result, scalar_result;  // registers that it will write
   uint64_t watch = 0;                   // as Step::watch
   uint32_t scalar_watch = 0;
-  bool flat = false;         // counted by vmcnt and by lgkmcnt
-  bool out_of_order = false;  // only a wait for 0 covers it
+  bool flat = false;                    // counted by vmcnt and by lgkmcnt
+  bool out_of_order = false;            // only a wait for 0 covers it
   uint32_t lds_begin = 0, lds_end = 0;  // bytes of LDS that a transfer into LDS will write
 };
 
@@ -31,13 +31,14 @@ struct MatrixInFlight {
 
 struct WaveChecks {
   bool waits = false, wait_states = false;
-  uint64_t watch = 0;          // as Step::watch, of everything below
+  uint64_t watch = 0;  // as Step::watch, of everything below
   uint32_t scalar_watch = 0;
-  uint32_t lds_transfers = 0;  // transfers into LDS among `vector_memory`
+  uint32_t lds_transfers = 0;           // transfers into LDS among `vector_memory`
   uint32_t lds_begin = 0, lds_end = 0;  // of the transfer that executes
   int vector_memory_count = 0, lgkm_count = 0, matrix_count = 0;
   std::array<Outstanding, kMaxVmcnt + 1> vector_memory;  // oldest first
-  std::array<Outstanding, 64> lgkm;  // may hold more than the counter can: scalar loads that could have returned
+  std::array<Outstanding, 64>
+      lgkm;  // may hold more than the counter can: scalar loads that could have returned
   std::array<MatrixInFlight, 24> matrix;
 
   void reset(bool check_waits, bool check_wait_states);

@@ -47,6 +47,8 @@ bool is_xdl(Op op) {
   }
 }
 
-void install_matrix(HandlerTable& table) { install_for_host(table); }
+void install_matrix(HandlerTable& table) {
+  install_for_host(table);
+}
 
 }  // namespace gfx942

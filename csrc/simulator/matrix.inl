@@ -8,8 +8,12 @@ constexpr int kWidth = 4;
 #endif
 typedef float Floats __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
 
-inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
-inline void store(float* to, Floats value) { *reinterpret_cast<Floats*>(to) = value; }
+inline Floats load(const float* from) {
+  return *reinterpret_cast<const Floats*>(from);
+}
+inline void store(float* to, Floats value) {
+  *reinterpret_cast<Floats*>(to) = value;
+}
 inline Floats multiply_add(const float* a, Floats b, Floats c) {
 #ifdef VECTOR_AVX2
   return _mm256_fmadd_ps(_mm256_broadcast_ss(a), b, c);
@@ -25,10 +29,12 @@ inline int row_offset(int row) {
   return (row % 4) * kLanes + row / 4 * 16;
 }
 
-// Four rows (in as many registers) and two vectors of columns of D = A * B + C; a and b are [k][kSize]. Not inlined:
-// operands come from the cache, where a compiler that sees the loops around would hoist and spill them.
+// Four rows (in as many registers) and two vectors of columns of D = A * B + C; a and b are [k][kSize]. Not
+// inlined: operands come from the cache, where a compiler that sees the loops around would hoist and spill
+// them.
 template <int kSize, int kDepth>
-__attribute__((noinline)) void product_block(float* d, const float* a, const float* b, const float* c, size_t c_step) {
+__attribute__((noinline)) void product_block(float* d, const float* a, const float* b, const float* c,
+                                             size_t c_step) {
   constexpr int kRows = 4;
   Floats sum[kRows][2];
   for (int i = 0; i < kRows; ++i) {
@@ -55,7 +61,8 @@ inline void product(float* d, const float* a, const float* b, const float* c, bo
   for (int row = 0; row < kSize; row += 4) {
     for (int column = 0; column < kSize; column += 2 * kWidth) {
       const int at = row_offset<kSize>(row) + column;
-      product_block<kSize, kDepth>(d + at, a + row, b + column, constant_c ? c : c + at, constant_c ? 0 : kLanes);
+      product_block<kSize, kDepth>(d + at, a + row, b + column, constant_c ? c : c + at,
+                                   constant_c ? 0 : kLanes);
     }
   }
 }
@@ -126,8 +133,8 @@ void matrix_half(Wave& wave, const Step& step) {
   const uint32_t* c = accumulator<kRegisters>(wave, step, copy, constant);
   uint32_t* d = destination(wave, step.dst);
   if (wave.group->launch->matrix == MatrixArithmetic::kExact) {
-    exact_product(std::is_same<T, BrainFloat>::value, kSize, d, source(wave, step.src[0]), source(wave, step.src[1]), c,
-                  constant);
+    exact_product(std::is_same<T, BrainFloat>::value, kSize, d, source(wave, step.src[0]),
+                  source(wave, step.src[1]), c, constant);
     return;
   }
   const MatrixMode mode(wave);
@@ -148,8 +155,8 @@ void matrix_float(Wave& wave, const Step& step) {
   alignas(64) float a[kLanes], b[kLanes];
   std::memcpy(a, source(wave, step.src[0]), sizeof a);
   std::memcpy(b, source(wave, step.src[1]), sizeof b);
-  product<kSize, kDepth>(reinterpret_cast<float*>(destination(wave, step.dst)), a, b, reinterpret_cast<const float*>(c),
-                         constant);
+  product<kSize, kDepth>(reinterpret_cast<float*>(destination(wave, step.dst)), a, b,
+                         reinterpret_cast<const float*>(c), constant);
 }
 
 // int8: 16x16x32 and 32x32x16, eight consecutive k of one row or column in each lane.

@@ -12,7 +12,8 @@ void bad_address(const Wave& wave, const Step& step, uint64_t address, uint64_t 
   std::string reason = store ? "store to " : "load from ";
   reason += hexadecimal(address) + " (" + std::to_string(bytes) + " bytes)";
   if (lane >= 0) reason += " by lane " + std::to_string(lane);
-  if (!near) reason += ": no registered memory there";
+  if (!near)
+    reason += ": no registered memory there";
   else if (store && !near->writable && address >= near->begin && address + bytes <= near->end)
     reason += ": \"" + near->label + "\" is read-only";
   else
@@ -30,8 +31,8 @@ void find_region(Wave& wave, const Step& step, uint64_t address, uint64_t bytes,
 void require_atomic(Wave& wave, const Step& step, uint64_t address, unsigned bytes, int lane) {
   if (address % bytes)
     fault(wave, step, SimulatorError::Kind::kBadAddress,
-          "atomic operation on " + hexadecimal(address) + " by lane " + std::to_string(lane) + ", which is no multiple of " +
-              std::to_string(bytes));
+          "atomic operation on " + hexadecimal(address) + " by lane " + std::to_string(lane) +
+              ", which is no multiple of " + std::to_string(bytes));
   require_writable(wave, step, address, bytes, lane);
 }
 
@@ -42,9 +43,13 @@ namespace {
 float half_value(uint32_t half) {
   const uint32_t magnitude = half & 0x7FFF;
   float value;
-  if (magnitude >= 0x7C00) value = magnitude > 0x7C00 ? std::nanf("") : HUGE_VALF;
-  else if (magnitude < 0x400) value = std::ldexp(static_cast<float>(magnitude), -24);
-  else value = std::ldexp(static_cast<float>((magnitude & 0x3FF) | 0x400), static_cast<int>(magnitude >> 10) - 25);
+  if (magnitude >= 0x7C00)
+    value = magnitude > 0x7C00 ? std::nanf("") : HUGE_VALF;
+  else if (magnitude < 0x400)
+    value = std::ldexp(static_cast<float>(magnitude), -24);
+  else
+    value =
+        std::ldexp(static_cast<float>((magnitude & 0x3FF) | 0x400), static_cast<int>(magnitude >> 10) - 25);
   return half & 0x8000 ? -value : value;
 }
 uint32_t round_half(float value) {

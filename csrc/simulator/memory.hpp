@@ -10,7 +10,8 @@
 
 namespace gfx942 {
 
-[[noreturn]] void bad_address(const Wave& wave, const Step& step, uint64_t address, uint64_t bytes, int lane, bool store);
+[[noreturn]] void bad_address(const Wave& wave, const Step& step, uint64_t address, uint64_t bytes, int lane,
+                              bool store);
 // The slow side of the checks below: finds the region and remembers it in the workgroup.
 void find_region(Wave& wave, const Step& step, uint64_t address, uint64_t bytes, int lane, bool store);
 
@@ -39,7 +40,8 @@ inline uint32_t* rows(Wave& wave, const Operand& operand) {
 }
 // A scalar address or offset operand: an SGPR, M0 or an inline constant.
 inline uint32_t scalar_value(const Wave& wave, const Operand& operand) {
-  return operand.kind == Operand::Kind::kScalar ? wave.scalar[operand.index] : static_cast<uint32_t>(operand.value);
+  return operand.kind == Operand::Kind::kScalar ? wave.scalar[operand.index]
+                                                : static_cast<uint32_t>(operand.value);
 }
 
 // One lane's element in memory and how it sits in a register.
@@ -59,7 +61,9 @@ constexpr unsigned bytes_of(Width width) {
   }
   return 0;
 }
-constexpr unsigned dwords_of(Width width) { return (bytes_of(width) + 3) / 4; }
+constexpr unsigned dwords_of(Width width) {
+  return (bytes_of(width) + 3) / 4;
+}
 
 template <Width kWidth, Place kPlace>
 inline void load_element(uint32_t* to, int lane, const uint8_t* from) {
@@ -67,16 +71,21 @@ inline void load_element(uint32_t* to, int lane, const uint8_t* from) {
     for (unsigned i = 0; i < dwords_of(kWidth); ++i) std::memcpy(to + i * kLanes + lane, from + 4 * i, 4);
   } else {
     uint32_t value;
-    if constexpr (kWidth == Width::kU8) value = *from;
-    else if constexpr (kWidth == Width::kI8) value = static_cast<uint32_t>(static_cast<int8_t>(*from));
+    if constexpr (kWidth == Width::kU8)
+      value = *from;
+    else if constexpr (kWidth == Width::kI8)
+      value = static_cast<uint32_t>(static_cast<int8_t>(*from));
     else {
       uint16_t half;
       std::memcpy(&half, from, 2);
       value = kWidth == Width::kU16 ? half : static_cast<uint32_t>(static_cast<int16_t>(half));
     }
-    if constexpr (kPlace == Place::kWhole) to[lane] = value;
-    else if constexpr (kPlace == Place::kLowHalf) to[lane] = (to[lane] & 0xFFFF0000u) | (value & 0xFFFF);
-    else to[lane] = (to[lane] & 0xFFFFu) | value << 16;
+    if constexpr (kPlace == Place::kWhole)
+      to[lane] = value;
+    else if constexpr (kPlace == Place::kLowHalf)
+      to[lane] = (to[lane] & 0xFFFF0000u) | (value & 0xFFFF);
+    else
+      to[lane] = (to[lane] & 0xFFFFu) | value << 16;
   }
 }
 
@@ -94,26 +103,46 @@ inline void store_element(const uint32_t* from, int lane, uint8_t* to) {
 namespace atomic {
 
 template <class T>
-struct Swap { T operator()(T, T operand) const { return operand; } };
+struct Swap {
+  T operator()(T, T operand) const { return operand; }
+};
 template <class T>
-struct Add { T operator()(T memory, T operand) const { return static_cast<T>(memory + operand); } };
+struct Add {
+  T operator()(T memory, T operand) const { return static_cast<T>(memory + operand); }
+};
 template <class T>
-struct Subtract { T operator()(T memory, T operand) const { return static_cast<T>(memory - operand); } };
+struct Subtract {
+  T operator()(T memory, T operand) const { return static_cast<T>(memory - operand); }
+};
 template <class T>
-struct SubtractReversed { T operator()(T memory, T operand) const { return static_cast<T>(operand - memory); } };
+struct SubtractReversed {
+  T operator()(T memory, T operand) const { return static_cast<T>(operand - memory); }
+};
 template <class T>
-struct Minimum { T operator()(T memory, T operand) const { return operand < memory ? operand : memory; } };
+struct Minimum {
+  T operator()(T memory, T operand) const { return operand < memory ? operand : memory; }
+};
 template <class T>
-struct Maximum { T operator()(T memory, T operand) const { return operand > memory ? operand : memory; } };
+struct Maximum {
+  T operator()(T memory, T operand) const { return operand > memory ? operand : memory; }
+};
 template <class T>
-struct And { T operator()(T memory, T operand) const { return memory & operand; } };
+struct And {
+  T operator()(T memory, T operand) const { return memory & operand; }
+};
 template <class T>
-struct Or { T operator()(T memory, T operand) const { return memory | operand; } };
+struct Or {
+  T operator()(T memory, T operand) const { return memory | operand; }
+};
 template <class T>
-struct Xor { T operator()(T memory, T operand) const { return memory ^ operand; } };
+struct Xor {
+  T operator()(T memory, T operand) const { return memory ^ operand; }
+};
 // Wrapping counters.
 template <class T>
-struct Increment { T operator()(T memory, T operand) const { return memory >= operand ? T{0} : static_cast<T>(memory + 1); } };
+struct Increment {
+  T operator()(T memory, T operand) const { return memory >= operand ? T{0} : static_cast<T>(memory + 1); }
+};
 template <class T>
 struct Decrement {
   T operator()(T memory, T operand) const {
@@ -121,14 +150,29 @@ struct Decrement {
   }
 };
 // Pairs of float16 and bf16, rounded to nearest even.
-struct AddHalfPair { uint32_t operator()(uint32_t memory, uint32_t operand) const; };
-struct AddBrainPair { uint32_t operator()(uint32_t memory, uint32_t operand) const; };
+struct AddHalfPair {
+  uint32_t operator()(uint32_t memory, uint32_t operand) const;
+};
+struct AddBrainPair {
+  uint32_t operator()(uint32_t memory, uint32_t operand) const;
+};
 
 template <class T>
-struct Bits { using type = uint32_t; };
-template <> struct Bits<uint64_t> { using type = uint64_t; };
-template <> struct Bits<int64_t> { using type = uint64_t; };
-template <> struct Bits<double> { using type = uint64_t; };
+struct Bits {
+  using type = uint32_t;
+};
+template <>
+struct Bits<uint64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Bits<int64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Bits<double> {
+  using type = uint64_t;
+};
 
 template <class T>
 T from_rows(const uint32_t* row, int lane) {
@@ -158,13 +202,15 @@ T update(uint8_t* memory, T operand) {
     const T replaced = F{}(value, operand);
     U bits;
     std::memcpy(&bits, &replaced, sizeof(T));
-    if (__atomic_compare_exchange_n(location, &old, bits, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) return value;
+    if (__atomic_compare_exchange_n(location, &old, bits, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return value;
   }
 }
 template <class T>
 T compare_swap(uint8_t* memory, T compare, T replacement) {
   T old = compare;
-  __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &old, replacement, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &old, replacement, false, __ATOMIC_SEQ_CST,
+                              __ATOMIC_SEQ_CST);
   return old;
 }
 

@@ -1,4 +1,5 @@
-// Untyped buffer instructions (MUBUF): raw and structured, loads into registers and into LDS, stores, atomics.
+// Untyped buffer instructions (MUBUF): raw and structured, loads into registers and into LDS, stores,
+// atomics.
 #include "memory.hpp"
 
 namespace gfx942 {
@@ -14,9 +15,11 @@ struct BufferResource {
     base = words[0] | static_cast<uint64_t>(words[1] & 0xFFFF) << 32;
     stride = words[1] >> 16 & 0x3FFF;
     records = words[2];
-    if (words[1] >> 31) fault(wave, step, SimulatorError::Kind::kUnsupported, "swizzled buffers are not modelled");
+    if (words[1] >> 31)
+      fault(wave, step, SimulatorError::Kind::kUnsupported, "swizzled buffers are not modelled");
     if (words[3] >> 23 & 1)
-      fault(wave, step, SimulatorError::Kind::kUnsupported, "buffers that add the thread id are not modelled");
+      fault(wave, step, SimulatorError::Kind::kUnsupported,
+            "buffers that add the thread id are not modelled");
   }
 };
 
@@ -24,8 +27,8 @@ struct BufferResource {
 // bytes on voffset + inst_offset + soffset; that of a structured one (a stride, and an index) num_records
 // elements on the index.
 struct BufferAddresses {
-  uint64_t base, limit;     // a byte [offset, ...) is in range below `limit`
-  uint64_t lanes;           // active lanes whose index is in range
+  uint64_t base, limit;      // a byte [offset, ...) is in range below `limit`
+  uint64_t lanes;            // active lanes whose index is in range
   uint32_t lowest, highest;  // offsets among `lanes`
   alignas(64) uint32_t offset[kLanes];
 
@@ -34,7 +37,8 @@ struct BufferAddresses {
     base = resource.base;
     limit = resource.records;
     lanes = wave.exec();
-    const uint32_t uniform = static_cast<uint32_t>(instruction.offset) + scalar_value(wave, instruction.src[3]);
+    const uint32_t uniform =
+        static_cast<uint32_t>(instruction.offset) + scalar_value(wave, instruction.src[3]);
     const uint32_t* first = is_present(instruction.src[0]) ? rows(wave, instruction.src[0]) : nullptr;
     const bool structured = instruction.idxen && resource.stride != 0;
     if (instruction.idxen) {
@@ -79,8 +83,8 @@ uint32_t lds_transfer_base(Wave& wave, const Step& step, const Instruction& inst
     const uint64_t last = first + uint64_t{4} * (64 - static_cast<unsigned>(__builtin_clzll(wave.exec())));
     if (last > wave.group->lds_bytes)
       fault(wave, step, SimulatorError::Kind::kBadAddress,
-            "transfer to LDS bytes [" + std::to_string(first) + ", " + std::to_string(last) + "): the workgroup has " +
-                std::to_string(wave.group->lds_bytes));
+            "transfer to LDS bytes [" + std::to_string(first) + ", " + std::to_string(last) +
+                "): the workgroup has " + std::to_string(wave.group->lds_bytes));
   }
   mark_lds_transfer(wave, first, static_cast<uint32_t>(end));
   return first;
@@ -121,7 +125,8 @@ void load_all(Wave& wave, const Step& step, const BufferAddresses& addresses, ui
   const uint64_t exec = wave.exec();
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(exec >> lane & 1)) continue;
-    if (addresses.lanes >> lane & 1) load_lane<kWidth, kPlace>(wave, step, addresses, to, lane);
+    if (addresses.lanes >> lane & 1)
+      load_lane<kWidth, kPlace>(wave, step, addresses, to, lane);
     else {
       static constexpr uint8_t kZero[16] = {};
       load_element<kWidth, kPlace>(to, lane, kZero);
@@ -156,7 +161,8 @@ void buffer_store(Wave& wave, const Step& step) {
   const BufferAddresses addresses(wave, step, instruction);
   const uint32_t* from = rows(wave, instruction.src[2]);
   if (addresses.uniform_region(wave, bytes_of(kWidth), true)) {
-    for (int lane = 0; lane < kLanes; ++lane) store_element<kWidth, kPlace>(from, lane, addresses.pointer(lane));
+    for (int lane = 0; lane < kLanes; ++lane)
+      store_element<kWidth, kPlace>(from, lane, addresses.pointer(lane));
     wave.group->bytes_stored += bytes_of(kWidth) * kLanes;
     return;
   }
@@ -168,8 +174,10 @@ void buffer_store(Wave& wave, const Step& step) {
       uint8_t* to = addresses.pointer(lane) + byte;
       require_writable(wave, step, reinterpret_cast<uint64_t>(to), kUnit, lane);
       wave.group->bytes_stored += kUnit;
-      if constexpr (kUnit == 4) std::memcpy(to, from + byte / 4 * kLanes + lane, 4);
-      else store_element<kWidth, kPlace>(from, lane, to);
+      if constexpr (kUnit == 4)
+        std::memcpy(to, from + byte / 4 * kLanes + lane, 4);
+      else
+        store_element<kWidth, kPlace>(from, lane, to);
     }
   }
 }
@@ -214,7 +222,8 @@ void buffer_compare_swap(Wave& wave, const Step& step) {
 // Caches are not modelled.
 void no_operation(Wave&, const Step&) {}
 
-#define BUFFER_ATOMIC(NAME, TYPE, FUNCTION) table[Op::BUFFER_ATOMIC_##NAME] = buffer_atomic<TYPE, atomic::FUNCTION>;
+#define BUFFER_ATOMIC(NAME, TYPE, FUNCTION)                                                                  \
+  table[Op::BUFFER_ATOMIC_##NAME] = buffer_atomic<TYPE, atomic::FUNCTION>;
 #define BUFFER_ATOMIC_INTEGER(NAME, TYPE32, TYPE64, FUNCTION)                                                \
   BUFFER_ATOMIC(NAME, TYPE32, FUNCTION<TYPE32>)                                                              \
   BUFFER_ATOMIC(NAME##_X2, TYPE64, FUNCTION<TYPE64>)

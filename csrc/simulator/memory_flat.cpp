@@ -14,9 +14,11 @@ struct FlatAddresses {
     const auto offset = static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
     const Operand &vector = instruction.src[0], &scalar = instruction.src[1];
     if (segment == Segment::kScratch) {
-      const uint32_t uniform = static_cast<uint32_t>(offset) + (is_present(scalar) ? scalar_value(wave, scalar) : 0);
+      const uint32_t uniform =
+          static_cast<uint32_t>(offset) + (is_present(scalar) ? scalar_value(wave, scalar) : 0);
       const uint32_t* row = is_present(vector) ? rows(wave, vector) : nullptr;
-      for (int lane = 0; lane < kLanes; ++lane) address[lane] = static_cast<uint32_t>(uniform + (row ? row[lane] : 0));
+      for (int lane = 0; lane < kLanes; ++lane)
+        address[lane] = static_cast<uint32_t>(uniform + (row ? row[lane] : 0));
       return;
     }
     const uint32_t* row = rows(wave, vector);
@@ -53,11 +55,14 @@ uint8_t* resolve(Wave& wave, const Step& step, uint64_t address, unsigned bytes,
     if (offset + uint64_t{bytes} > group.scratch_bytes)
       fault(wave, step, SimulatorError::Kind::kBadAddress,
             "scratch address " + hexadecimal(offset) + " (" + std::to_string(bytes) + " bytes) by lane " +
-                std::to_string(lane) + ": the private segment has " + std::to_string(group.scratch_bytes) + " bytes");
+                std::to_string(lane) + ": the private segment has " + std::to_string(group.scratch_bytes) +
+                " bytes");
     return wave.scratch + static_cast<uint64_t>(lane) * group.scratch_bytes + offset;
   }
-  if (kStore) require_writable(wave, step, address, bytes, lane);
-  else require_readable(wave, step, address, bytes, lane);
+  if (kStore)
+    require_writable(wave, step, address, bytes, lane);
+  else
+    require_readable(wave, step, address, bytes, lane);
   (kStore ? group.bytes_stored : group.bytes_loaded) += bytes;
   return reinterpret_cast<uint8_t*>(address);
 }
@@ -70,7 +75,8 @@ void flat_load(Wave& wave, const Step& step) {
   const uint64_t exec = wave.exec();
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(exec >> lane & 1)) continue;
-    const uint8_t* from = resolve<kSegment, false>(wave, step, addresses.address[lane], bytes_of(kWidth), lane);
+    const uint8_t* from =
+        resolve<kSegment, false>(wave, step, addresses.address[lane], bytes_of(kWidth), lane);
     load_element<kWidth, kPlace>(to, lane, from);
   }
 }
@@ -102,7 +108,8 @@ void load_into_lds(Wave& wave, const Step& step) {
       fault(wave, step, SimulatorError::Kind::kBadAddress,
             "transfer to LDS address " + hexadecimal(place) + " by lane " + std::to_string(lane) +
                 ": the workgroup has " + std::to_string(wave.group->lds_bytes) + " bytes");
-    const uint8_t* from = resolve<kSegment, false>(wave, step, addresses.address[lane], bytes_of(kWidth), lane);
+    const uint8_t* from =
+        resolve<kSegment, false>(wave, step, addresses.address[lane], bytes_of(kWidth), lane);
     uint32_t value[1];
     load_element<kWidth, Place::kWhole>(value, 0, from);
     std::memcpy(wave.group->lds.data() + place, value, 4);

@@ -13,8 +13,10 @@ namespace {
 struct LdsAddresses {
   uint32_t first[kLanes];
 
-  LdsAddresses(Wave& wave, const Step& step, const Instruction& instruction, uint32_t offset, unsigned bytes) {
-    if (instruction.gds) fault(wave, step, SimulatorError::Kind::kUnsupported, "global data share is not modelled");
+  LdsAddresses(Wave& wave, const Step& step, const Instruction& instruction, uint32_t offset,
+               unsigned bytes) {
+    if (instruction.gds)
+      fault(wave, step, SimulatorError::Kind::kUnsupported, "global data share is not modelled");
     const uint32_t* address = rows(wave, instruction.src[0]);
     uint32_t lowest = ~0u, highest = 0;
     const uint64_t exec = wave.exec();
@@ -49,13 +51,16 @@ struct LdsAddresses {
       if (!(wave.exec() >> lane & 1) || first[lane] + uint64_t{bytes} <= wave.group->lds_bytes) continue;
       fault(wave, step, SimulatorError::Kind::kBadAddress,
             "LDS address " + hexadecimal(first[lane]) + " (" + std::to_string(bytes) + " bytes) by lane " +
-                std::to_string(lane) + ": the workgroup has " + std::to_string(wave.group->lds_bytes) + " bytes");
+                std::to_string(lane) + ": the workgroup has " + std::to_string(wave.group->lds_bytes) +
+                " bytes");
     }
     fault(wave, step, SimulatorError::Kind::kBadAddress, "LDS address out of bounds");
   }
 };
 
-uint32_t immediate_offset(const Instruction& instruction) { return static_cast<uint32_t>(instruction.offset) & 0xFFFF; }
+uint32_t immediate_offset(const Instruction& instruction) {
+  return static_cast<uint32_t>(instruction.offset) & 0xFFFF;
+}
 
 // All lanes' elements of two or four dwords to their register rows, four lanes at a time.
 template <Width kWidth>
@@ -63,7 +68,9 @@ void read_all_lanes(uint32_t* to, const uint8_t* lds, const uint32_t* first) {
 #if defined(__SSE2__)
   if constexpr (kWidth == Width::kDword4) {
     for (int lane = 0; lane < kLanes; lane += 4) {
-      const auto load = [&](int i) { return _mm_loadu_ps(reinterpret_cast<const float*>(lds + first[lane + i])); };
+      const auto load = [&](int i) {
+        return _mm_loadu_ps(reinterpret_cast<const float*>(lds + first[lane + i]));
+      };
       __m128 r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
       _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
       float* row = reinterpret_cast<float*>(to) + lane;
@@ -101,7 +108,8 @@ void lds_read(Wave& wave, const Step& step) {
   const uint64_t exec = wave.exec();
   if (exec == ~uint64_t{0}) {
     if constexpr (kPlace == Place::kWhole) return read_all_lanes<kWidth>(to, lds, addresses.first);
-    for (int lane = 0; lane < kLanes; ++lane) load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
+    for (int lane = 0; lane < kLanes; ++lane)
+      load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
   } else {
     for (int lane = 0; lane < kLanes; ++lane)
       if (exec >> lane & 1) load_element<kWidth, kPlace>(to, lane, lds + addresses.first[lane]);
@@ -220,8 +228,9 @@ int swizzle_source(uint32_t pattern, int lane) {
     return (lane & 32) | (((lane & keep) | (moved & ~keep)) & 31);
   }
   if (pattern & 0x8000) return (lane & ~3) | static_cast<int>(pattern >> 2 * (lane & 3) & 3);
-  const int in_group = (((lane & 31) & static_cast<int>(pattern & 31)) | static_cast<int>(pattern >> 5 & 31)) ^
-                       static_cast<int>(pattern >> 10 & 31);
+  const int in_group =
+      (((lane & 31) & static_cast<int>(pattern & 31)) | static_cast<int>(pattern >> 5 & 31)) ^
+      static_cast<int>(pattern >> 10 & 31);
   return (lane & 32) | in_group;
 }
 
@@ -243,8 +252,7 @@ void swizzle(Wave& wave, const Step& step) {
 
 void no_operation(Wave&, const Step&) {}
 
-#define LDS_ATOMIC(NAME, TYPE, FUNCTION)                                                                     \
-  table[Op::DS_##NAME] = lds_atomic<TYPE, atomic::FUNCTION, false>;
+#define LDS_ATOMIC(NAME, TYPE, FUNCTION) table[Op::DS_##NAME] = lds_atomic<TYPE, atomic::FUNCTION, false>;
 #define LDS_ATOMIC_RETURN(NAME, TYPE, FUNCTION)                                                              \
   table[Op::DS_##NAME] = lds_atomic<TYPE, atomic::FUNCTION, true>;
 #define LDS_ATOMIC_BOTH(NAME, SUFFIX, TYPE, FUNCTION)                                                        \

@@ -144,20 +144,20 @@ int dpp_source(unsigned control, int lane) {
   if (control < 0x100) return (lane & ~3) | static_cast<int>(control >> 2 * (lane & 3) & 3);
   const int amount = static_cast<int>(control & 15);
   switch (control) {
-  case 0x130: return lane == 63 ? -1 : lane + 1;   // wave_shl
-  case 0x134: return (lane + 1) & 63;              // wave_rol
-  case 0x138: return lane - 1;                     // wave_shr
-  case 0x13C: return (lane + 63) & 63;             // wave_ror
-  case 0x140: return row + 15 - in_row;            // row_mirror
+  case 0x130: return lane == 63 ? -1 : lane + 1;    // wave_shl
+  case 0x134: return (lane + 1) & 63;               // wave_rol
+  case 0x138: return lane - 1;                      // wave_shr
+  case 0x13C: return (lane + 63) & 63;              // wave_ror
+  case 0x140: return row + 15 - in_row;             // row_mirror
   case 0x141: return (lane & ~7) + 7 - (lane & 7);  // row_half_mirror
-  case 0x142: return row == 0 ? -1 : row - 1;      // row_bcast15
-  case 0x143: return lane < 32 ? -1 : 31;          // row_bcast31
+  case 0x142: return row == 0 ? -1 : row - 1;       // row_bcast15
+  case 0x143: return lane < 32 ? -1 : 31;           // row_bcast31
   default: break;
   }
-  if (control > 0x100 && control < 0x110) return within_row(in_row + amount);                // row_shl
-  if (control > 0x110 && control < 0x120) return within_row(in_row - amount);                // row_shr
-  if (control > 0x120 && control < 0x130) return row + ((in_row - amount) & 15);             // row_ror
-  if (control >= 0x150 && control < 0x160) return row + amount;                              // row_newbcast
+  if (control > 0x100 && control < 0x110) return within_row(in_row + amount);     // row_shl
+  if (control > 0x110 && control < 0x120) return within_row(in_row - amount);     // row_shr
+  if (control > 0x120 && control < 0x130) return row + ((in_row - amount) & 15);  // row_ror
+  if (control >= 0x150 && control < 0x160) return row + amount;                   // row_newbcast
   return -1;
 }
 
@@ -294,7 +294,9 @@ const HandlerTable& handlers() {
   return table;
 }
 
-bool is_implemented(Op op) { return handlers()[op] != nullptr; }
+bool is_implemented(Op op) {
+  return handlers()[op] != nullptr;
+}
 
 std::shared_ptr<const Program> make_program(const uint8_t* code, uint64_t bytes, uint64_t base_address) {
   return std::make_shared<const Program>(code, bytes, base_address);
@@ -308,7 +310,8 @@ Program::Program(const uint8_t* code, uint64_t bytes, uint64_t base_address)
     Instruction instruction;
     std::string reason;
     const auto index = static_cast<uint32_t>(instructions_.size());
-    const bool known = decode(words.data() + offset / 4, bytes / 4 * 4 - offset, base_ + offset, instruction, reason);
+    const bool known =
+        decode(words.data() + offset / 4, bytes / 4 * 4 - offset, base_ + offset, instruction, reason);
     if (!known) {
       instruction.op = Op::kInvalid;
       instruction.size = 4;
@@ -387,7 +390,8 @@ void Program::prepare_vector(const Instruction& instruction, Step& step, StepDet
   if (to_scalar) {
     step.dst = scalar_offset(instruction.dst.index);
   } else {
-    step.dst = vector_offset((instruction.dst.kind == Operand::Kind::kAccumulator ? 256 : 0) + instruction.dst.index);
+    step.dst = vector_offset((instruction.dst.kind == Operand::Kind::kAccumulator ? 256 : 0) +
+                             instruction.dst.index);
   }
 
   std::array<Operand, 4> sources = instruction.src;
@@ -452,7 +456,8 @@ void Program::watch_registers(const Instruction& instruction, Step& step, StepDe
   for (unsigned i = 0; i < instruction.write_count; ++i) touch_vectors(instruction.writes[i]);
   const auto range_of = [](const Operand& operand) -> RegisterRange {
     if (operand.kind == Operand::Kind::kVector) return {operand.index, operand.dwords};
-    if (operand.kind == Operand::Kind::kAccumulator) return {static_cast<uint16_t>(256 + operand.index), operand.dwords};
+    if (operand.kind == Operand::Kind::kAccumulator)
+      return {static_cast<uint16_t>(256 + operand.index), operand.dwords};
     return {};
   };
   detail.result = range_of(instruction.dst);
@@ -460,7 +465,8 @@ void Program::watch_registers(const Instruction& instruction, Step& step, StepDe
     detail.result_watch |= uint64_t{1} << r / 8;
   if (instruction.dst.kind == Operand::Kind::kScalar) {
     detail.scalar_result = {instruction.dst.index, instruction.dst.dwords};
-    for (unsigned s = instruction.dst.index; s < instruction.dst.index + unsigned{instruction.dst.dwords}; ++s)
+    for (unsigned s = instruction.dst.index; s < instruction.dst.index + unsigned{instruction.dst.dwords};
+         ++s)
       detail.scalar_result_watch |= 1u << (s & 127) / 4;
   }
   if (instruction.encoding == Encoding::kMfma) {
@@ -515,7 +521,8 @@ void Program::prepare_step(uint32_t index) {
     break;
   }
   case Encoding::kMfma: {
-    step.dst = vector_offset((instruction.dst.kind == Operand::Kind::kAccumulator ? 256 : 0) + instruction.dst.index);
+    step.dst = vector_offset((instruction.dst.kind == Operand::Kind::kAccumulator ? 256 : 0) +
+                             instruction.dst.index);
     for (unsigned i = 0; i < 3; ++i) step.src[i] = vector_source(instruction.src[i], i, step);
     detail.passes = matrix_passes(instruction.op);
     detail.xdl = is_xdl(instruction.op);
@@ -536,7 +543,8 @@ void Program::prepare_step(uint32_t index) {
     }
     const bool has_destination = instruction.dst.kind == Operand::Kind::kScalar;
     step.dst = has_destination ? scalar_offset(instruction.dst.index) : special_offset(0);
-    if (instruction.encoding == Encoding::kSopk) step.src[3] = static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
+    if (instruction.encoding == Encoding::kSopk)
+      step.src[3] = static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
     if (special && step.run) {
       step.src[3] = reinterpret_cast<uint64_t>(step.run);
       step.run = run_scalar_with_special_source;

@@ -18,8 +18,9 @@ struct Wave;
 struct Step;
 using Handler = void (*)(Wave&, const Step&);
 
-// Wait states of a branch. LLVM counts one, but a wave issues nothing until its branch is resolved and, where it is
-// taken, until the target is fetched; AITER's kernels rely on it for MFMA results that are used right behind one.
+// Wait states of a branch. LLVM counts one, but a wave issues nothing until its branch is resolved and, where
+// it is taken, until the target is fetched; AITER's kernels rely on it for MFMA results that are used right
+// behind one.
 constexpr uint8_t kBranchStates = 5, kTakenBranchStates = 8;
 
 // What a step leaves outstanding, for the checks.
@@ -32,16 +33,16 @@ enum Finish : uint8_t { kClamp = 1, kOutputScale = 2, kSdwa = 4, kDpp = 8, kHalf
 struct alignas(64) Step {
   Handler run = nullptr;
   std::array<uint64_t, 4> src{};  // see source(); branches: src[0] is the target Step
-  uint64_t watch = 0;             // bit r/8 for every vector register r read or written (accumulators from 256)
-  uint32_t scalar_watch = 0;      // bit s/4 for every scalar register s
-  uint32_t dst = 0;               // byte offset within the Wave
-  uint32_t index = 0;             // in Program::instructions()
+  uint64_t watch = 0;         // bit r/8 for every vector register r read or written (accumulators from 256)
+  uint32_t scalar_watch = 0;  // bit s/4 for every scalar register s
+  uint32_t dst = 0;           // byte offset within the Wave
+  uint32_t index = 0;         // in Program::instructions()
   uint8_t category : 4;
   uint8_t effect : 4;  // Effect
   uint8_t wait_states;
-  uint8_t prepare;     // bit i: broadcast scalar source i; bit 3: one of them is 64 bits wide;
-                       // bit 4+i: source i has modifiers; bit 7: a source is no register (SCC, aperture...)
-  uint8_t finish;      // Finish bits
+  uint8_t prepare;  // bit i: broadcast scalar source i; bit 3: one of them is 64 bits wide;
+                    // bit 4+i: source i has modifiers; bit 7: a source is no register (SCC, aperture...)
+  uint8_t finish;   // Finish bits
   Step() : category(0), effect(0), wait_states(1), prepare(0), finish(0) {}
 };
 static_assert(sizeof(Step) == 64, "a step is one cache line");
@@ -57,20 +58,20 @@ struct RegisterRange {
 
 // Facts about a step that only the slower paths need.
 struct StepDetail {
-  RegisterRange result;               // vector registers of dst
-  RegisterRange a, b, c;              // operands of an MFMA
-  RegisterRange scalar_result;        // scalar registers of dst
-  uint64_t result_watch = 0;          // Step::watch of the registers to guard until the result has arrived
+  RegisterRange result;         // vector registers of dst
+  RegisterRange a, b, c;        // operands of an MFMA
+  RegisterRange scalar_result;  // scalar registers of dst
+  uint64_t result_watch = 0;    // Step::watch of the registers to guard until the result has arrived
   uint32_t scalar_result_watch = 0;
   std::array<uint8_t, 4> source_bits{};  // width of an element: 16, 32, 64
   std::array<bool, 4> packed{};          // two elements per source
   uint8_t result_bits = 32;
   bool result_float = false, result_packed = false;
-  bool keeps_high_half = false;          // a 16-bit result leaves the register's other half alone
+  bool keeps_high_half = false;  // a 16-bit result leaves the register's other half alone
   Effect effect = Effect::kNone;
-  uint8_t passes = 0;      // MFMA
-  uint8_t ready = 0;       // wait states until nothing about an MFMA is a hazard any more
-  bool xdl = false;        // MFMA that is neither float32 nor float64 in its inputs
+  uint8_t passes = 0;  // MFMA
+  uint8_t ready = 0;   // wait states until nothing about an MFMA is a hazard any more
+  bool xdl = false;    // MFMA that is neither float32 nor float64 in its inputs
   std::array<uint64_t, 8> vector_mask{};
   std::array<uint64_t, 2> scalar_mask{};
 };
@@ -96,7 +97,7 @@ class Program {
 
   uint64_t base_, bytes_;
   std::vector<Instruction> instructions_;
-  std::vector<Step> steps_;       // in program order, then one that reports running off the end
+  std::vector<Step> steps_;  // in program order, then one that reports running off the end
   std::vector<StepDetail> details_;
   std::vector<int32_t> step_at_;  // per dword of the segment, -1 inside an instruction
   std::unordered_map<uint32_t, std::string> undecodable_;

@@ -39,27 +39,27 @@ struct Mode {
 enum class WaveStatus : uint8_t { kRunning, kIndexing, kAtBarrier, kEnded };
 
 struct alignas(64) Wave {
-  uint32_t vector[512][kLanes];         // VGPRs, then AGPRs
-  uint32_t operand[3][2][kLanes];       // sources after broadcast, modifiers, SDWA or DPP
-  uint32_t result[4][kLanes];           // a result on its way through output modifiers and EXEC
+  uint32_t vector[512][kLanes];    // VGPRs, then AGPRs
+  uint32_t operand[3][2][kLanes];  // sources after broadcast, modifiers, SDWA or DPP
+  uint32_t result[4][kLanes];      // a result on its way through output modifiers and EXEC
   union {
     uint32_t scalar[128];
     uint64_t scalar_pair[64];
   };
-  uint64_t special[4];                  // scalar sources that are no register: SCC, VCCZ, EXECZ, apertures
-  const Step* next;                     // the instruction after the one that executes
+  uint64_t special[4];  // scalar sources that are no register: SCC, VCCZ, EXECZ, apertures
+  const Step* next;     // the instruction after the one that executes
   uint32_t scc;
   Mode mode;
-  uint32_t host_mode;                   // MXCSR value for float32 arithmetic under `mode`
-  uint32_t host_mode_f64;               // and for float16 and float64
-  uint64_t time;                        // wait states since the wave began
-  uint64_t lane_mask;                   // lanes that a DPP operand lets the result reach
+  uint32_t host_mode;      // MXCSR value for float32 arithmetic under `mode`
+  uint32_t host_mode_f64;  // and for float16 and float64
+  uint64_t time;           // wait states since the wave began
+  uint64_t lane_mask;      // lanes that a DPP operand lets the result reach
   WaveStatus status;
-  uint32_t index;                       // in the workgroup
+  uint32_t index;  // in the workgroup
   uint32_t trap_status;
   Workgroup* group;
-  std::array<uint64_t, 10> executed;    // instructions by category
-  uint8_t* scratch;                     // private segments, lane after lane
+  std::array<uint64_t, 10> executed;  // instructions by category
+  uint8_t* scratch;                   // private segments, lane after lane
   WaveChecks checks;
 
   uint64_t exec() const { return scalar_pair[kExec / 2]; }
@@ -73,7 +73,9 @@ struct alignas(64) Wave {
 };
 
 // Byte offsets within a Wave, as pre-decoded operands use them.
-constexpr uint32_t vector_offset(unsigned index) { return index * kLanes * 4; }
+constexpr uint32_t vector_offset(unsigned index) {
+  return index * kLanes * 4;
+}
 constexpr uint32_t operand_offset(unsigned slot) {
   return static_cast<uint32_t>(offsetof(Wave, operand)) + slot * 2 * kLanes * 4;
 }
@@ -105,10 +107,10 @@ struct Workgroup {
   const Launch* launch = nullptr;
   const Program* program = nullptr;
   std::array<uint32_t, 3> id{};
-  std::vector<uint8_t> lds;             // allocated bytes, rounded up to a dword
+  std::vector<uint8_t> lds;  // allocated bytes, rounded up to a dword
   uint64_t lds_bytes = 0;
-  uint64_t scratch_bytes = 0;           // private segment of one lane
-  const Region* region = nullptr;       // the region of the latest access
+  uint64_t scratch_bytes = 0;      // private segment of one lane
+  const Region* region = nullptr;  // the region of the latest access
   uint64_t bytes_loaded = 0, bytes_stored = 0;
   uint64_t realtime = 0;
 };
@@ -119,7 +121,8 @@ uint32_t host_floating_point_mode(unsigned round, unsigned denormals);
 void apply_mode(Wave& wave);
 
 // Ends the launch. `reason` is completed with kernel, workgroup, wave, instruction and its address.
-[[noreturn]] void fault(const Wave& wave, const Step& step, SimulatorError::Kind kind, const std::string& reason);
+[[noreturn]] void fault(const Wave& wave, const Step& step, SimulatorError::Kind kind,
+                        const std::string& reason);
 // "v_add_f32_e32 v1, v2, v3 at 0x1a40"
 std::string describe(const Wave& wave, const Step& step);
 std::string hexadecimal(uint64_t value);

@@ -8,17 +8,23 @@ namespace gfx942 {
 
 namespace {
 
-uint32_t value32(const Wave& wave, uint64_t operand) { return *source(wave, operand); }
+uint32_t value32(const Wave& wave, uint64_t operand) {
+  return *source(wave, operand);
+}
 
 template <class T>
 T operand_value(const Wave& wave, uint64_t operand) {
-  if constexpr (sizeof(T) == 8) return static_cast<T>(source64(wave, operand));
-  else return static_cast<T>(value32(wave, operand));
+  if constexpr (sizeof(T) == 8)
+    return static_cast<T>(source64(wave, operand));
+  else
+    return static_cast<T>(value32(wave, operand));
 }
 template <class T>
 void write_result(Wave& wave, const Step& step, T value) {
-  if constexpr (sizeof(T) == 8) write64(wave, step.dst, static_cast<uint64_t>(value));
-  else *destination(wave, step.dst) = static_cast<uint32_t>(value);
+  if constexpr (sizeof(T) == 8)
+    write64(wave, step.dst, static_cast<uint64_t>(value));
+  else
+    *destination(wave, step.dst) = static_cast<uint32_t>(value);
 }
 
 // K::apply(scc, sources...) returns the result and may set scc.
@@ -28,7 +34,8 @@ void scalar_call(R (*)(uint32_t&, A), Wave& wave, const Step& step) {
 }
 template <class K, class R, class A, class B>
 void scalar_call(R (*)(uint32_t&, A, B), Wave& wave, const Step& step) {
-  const R result = K::apply(wave.scc, operand_value<A>(wave, step.src[0]), operand_value<B>(wave, step.src[1]));
+  const R result =
+      K::apply(wave.scc, operand_value<A>(wave, step.src[0]), operand_value<B>(wave, step.src[1]));
   write_result(wave, step, result);
 }
 template <class K>
@@ -46,7 +53,9 @@ void scalar_compare(Wave& wave, const Step& step) {
 }
 
 // SOPK: the register is source and destination, the immediate is step.src[3].
-int32_t immediate(const Step& step) { return static_cast<int32_t>(step.src[3]); }
+int32_t immediate(const Step& step) {
+  return static_cast<int32_t>(step.src[3]);
+}
 
 template <class K>
 void compare_immediate(Wave& wave, const Step& step) {
@@ -111,8 +120,16 @@ T extract(T value, uint32_t control) {
 }
 
 // Hardware registers of s_getreg and s_setreg.
-enum HardwareRegister { kModeRegister = 1, kStatusRegister = 2, kTrapStatusRegister = 3, kHardwareId = 4,
-                        kGprAllocation = 5, kLdsAllocation = 6, kInstructionBufferStatus = 7, kXccId = 20 };
+enum HardwareRegister {
+  kModeRegister = 1,
+  kStatusRegister = 2,
+  kTrapStatusRegister = 3,
+  kHardwareId = 4,
+  kGprAllocation = 5,
+  kLdsAllocation = 6,
+  kInstructionBufferStatus = 7,
+  kXccId = 20
+};
 
 bool read_hardware_register(const Wave& wave, unsigned id, uint32_t& value) {
   switch (id) {
@@ -142,7 +159,8 @@ void get_register(Wave& wave, const Step& step) {
   const RegisterField field(immediate(step));
   uint32_t value = 0;
   if (!read_hardware_register(wave, field.id, value))
-    fault(wave, step, SimulatorError::Kind::kUnsupported, "hardware register " + std::to_string(field.id) + " is not modelled");
+    fault(wave, step, SimulatorError::Kind::kUnsupported,
+          "hardware register " + std::to_string(field.id) + " is not modelled");
   *destination(wave, step.dst) = value >> field.offset & field.mask();
 }
 
@@ -160,7 +178,9 @@ void set_field(Wave& wave, const Step& step, uint32_t value) {
           "writing hardware register " + std::to_string(field.id) + " is not modelled");
   }
 }
-void set_register(Wave& wave, const Step& step) { set_field(wave, step, value32(wave, step.src[0])); }
+void set_register(Wave& wave, const Step& step) {
+  set_field(wave, step, value32(wave, step.src[0]));
+}
 
 void get_program_counter(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
@@ -172,7 +192,8 @@ void move_relative_source(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
   const uint32_t index = instruction.src[0].index + wave.scalar[kM0];
   if (index + kDwords > 128)
-    fault(wave, step, SimulatorError::Kind::kBadAddress, "scalar register " + std::to_string(index) + " does not exist");
+    fault(wave, step, SimulatorError::Kind::kBadAddress,
+          "scalar register " + std::to_string(index) + " does not exist");
   for (unsigned i = 0; i < kDwords; ++i) destination(wave, step.dst)[i] = wave.scalar[index + i];
 }
 template <unsigned kDwords>
@@ -180,7 +201,8 @@ void move_relative_destination(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
   const uint32_t index = instruction.dst.index + wave.scalar[kM0];
   if (index + kDwords > 128)
-    fault(wave, step, SimulatorError::Kind::kBadAddress, "scalar register " + std::to_string(index) + " does not exist");
+    fault(wave, step, SimulatorError::Kind::kBadAddress,
+          "scalar register " + std::to_string(index) + " does not exist");
   const uint64_t value = kDwords == 2 ? source64(wave, step.src[0]) : value32(wave, step.src[0]);
   for (unsigned i = 0; i < kDwords; ++i) wave.scalar[index + i] = static_cast<uint32_t>(value >> 32 * i);
 }
@@ -193,9 +215,9 @@ void move_relative_destination(Wave& wave, const Step& step) {
     table[Op::NAME] = scalar_op<Kernel>;                                                                     \
   }
 #define SCALAR_LOGIC(NAME, EXPRESSION)                                                                       \
-  SCALAR(NAME##_B32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint32_t r = EXPRESSION;      \
+  SCALAR(NAME##_B32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t r = EXPRESSION;       \
          scc = r != 0; return r)                                                                             \
-  SCALAR(NAME##_B64, uint64_t, (uint32_t & scc, uint64_t a, uint64_t b), const uint64_t r = EXPRESSION;      \
+  SCALAR(NAME##_B64, uint64_t, (uint32_t& scc, uint64_t a, uint64_t b), const uint64_t r = EXPRESSION;       \
          scc = r != 0; return r)
 #define SCALAR_COMPARE(NAME, TYPE_A, TYPE_B, EXPRESSION)                                                     \
   {                                                                                                          \
@@ -214,7 +236,10 @@ void move_relative_destination(Wave& wave, const Step& step) {
 #define IMMEDIATE(NAME, ...)                                                                                 \
   {                                                                                                          \
     struct Kernel {                                                                                          \
-      static inline void apply(uint32_t& scc, uint32_t& d, int32_t k) { (void)scc; __VA_ARGS__; }            \
+      static inline void apply(uint32_t& scc, uint32_t& d, int32_t k) {                                      \
+        (void)scc;                                                                                           \
+        __VA_ARGS__;                                                                                         \
+      }                                                                                                      \
     };                                                                                                       \
     table[Op::NAME] = immediate_op<Kernel>;                                                                  \
   }
@@ -227,22 +252,23 @@ void move_relative_destination(Wave& wave, const Step& step) {
   }
 
 void install_two_sources(HandlerTable& table) {
-  SCALAR(S_ADD_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), scc = a + b < a; return a + b)
-  SCALAR(S_SUB_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), scc = a < b; return a - b)
-  SCALAR(S_ADD_I32, int32_t, (uint32_t & scc, int32_t a, int32_t b), int32_t r;
+  SCALAR(S_ADD_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), scc = a + b < a; return a + b)
+  SCALAR(S_SUB_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), scc = a < b; return a - b)
+  SCALAR(S_ADD_I32, int32_t, (uint32_t& scc, int32_t a, int32_t b), int32_t r;
          scc = __builtin_add_overflow(a, b, &r); return r)
-  SCALAR(S_SUB_I32, int32_t, (uint32_t & scc, int32_t a, int32_t b), int32_t r;
+  SCALAR(S_SUB_I32, int32_t, (uint32_t& scc, int32_t a, int32_t b), int32_t r;
          scc = __builtin_sub_overflow(a, b, &r); return r)
-  SCALAR(S_ADDC_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint64_t r = uint64_t{a} + b + scc;
+  SCALAR(S_ADDC_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b),
+         const uint64_t r = uint64_t{a} + b + scc;
          scc = r >> 32 != 0; return static_cast<uint32_t>(r))
-  SCALAR(S_SUBB_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint32_t r = a - b - scc;
+  SCALAR(S_SUBB_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t r = a - b - scc;
          scc = a < uint64_t{b} + scc; return r)
-  SCALAR(S_MIN_I32, int32_t, (uint32_t & scc, int32_t a, int32_t b), scc = a < b; return a < b ? a : b)
-  SCALAR(S_MIN_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), scc = a < b; return a < b ? a : b)
-  SCALAR(S_MAX_I32, int32_t, (uint32_t & scc, int32_t a, int32_t b), scc = a > b; return a > b ? a : b)
-  SCALAR(S_MAX_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), scc = a > b; return a > b ? a : b)
-  SCALAR(S_CSELECT_B32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), return scc ? a : b)
-  SCALAR(S_CSELECT_B64, uint64_t, (uint32_t & scc, uint64_t a, uint64_t b), return scc ? a : b)
+  SCALAR(S_MIN_I32, int32_t, (uint32_t& scc, int32_t a, int32_t b), scc = a < b; return a < b ? a : b)
+  SCALAR(S_MIN_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), scc = a < b; return a < b ? a : b)
+  SCALAR(S_MAX_I32, int32_t, (uint32_t& scc, int32_t a, int32_t b), scc = a > b; return a > b ? a : b)
+  SCALAR(S_MAX_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), scc = a > b; return a > b ? a : b)
+  SCALAR(S_CSELECT_B32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), return scc ? a : b)
+  SCALAR(S_CSELECT_B64, uint64_t, (uint32_t& scc, uint64_t a, uint64_t b), return scc ? a : b)
   SCALAR_LOGIC(S_AND, a & b)
   SCALAR_LOGIC(S_OR, a | b)
   SCALAR_LOGIC(S_XOR, a ^ b)
@@ -251,17 +277,17 @@ void install_two_sources(HandlerTable& table) {
   SCALAR_LOGIC(S_NAND, ~(a & b))
   SCALAR_LOGIC(S_NOR, ~(a | b))
   SCALAR_LOGIC(S_XNOR, ~(a ^ b))
-  SCALAR(S_LSHL_B32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint32_t r = a << (b & 31);
+  SCALAR(S_LSHL_B32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t r = a << (b & 31);
          scc = r != 0; return r)
-  SCALAR(S_LSHL_B64, uint64_t, (uint32_t & scc, uint64_t a, uint32_t b), const uint64_t r = a << (b & 63);
+  SCALAR(S_LSHL_B64, uint64_t, (uint32_t& scc, uint64_t a, uint32_t b), const uint64_t r = a << (b & 63);
          scc = r != 0; return r)
-  SCALAR(S_LSHR_B32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint32_t r = a >> (b & 31);
+  SCALAR(S_LSHR_B32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t r = a >> (b & 31);
          scc = r != 0; return r)
-  SCALAR(S_LSHR_B64, uint64_t, (uint32_t & scc, uint64_t a, uint32_t b), const uint64_t r = a >> (b & 63);
+  SCALAR(S_LSHR_B64, uint64_t, (uint32_t& scc, uint64_t a, uint32_t b), const uint64_t r = a >> (b & 63);
          scc = r != 0; return r)
-  SCALAR(S_ASHR_I32, int32_t, (uint32_t & scc, int32_t a, uint32_t b), const int32_t r = a >> (b & 31);
+  SCALAR(S_ASHR_I32, int32_t, (uint32_t& scc, int32_t a, uint32_t b), const int32_t r = a >> (b & 31);
          scc = r != 0; return r)
-  SCALAR(S_ASHR_I64, int64_t, (uint32_t & scc, int64_t a, uint32_t b), const int64_t r = a >> (b & 63);
+  SCALAR(S_ASHR_I64, int64_t, (uint32_t& scc, int64_t a, uint32_t b), const int64_t r = a >> (b & 63);
          scc = r != 0; return r)
   SCALAR(S_BFM_B32, uint32_t, (uint32_t&, uint32_t a, uint32_t b), return ((1u << (a & 31)) - 1) << (b & 31))
   SCALAR(S_BFM_B64, uint64_t, (uint32_t&, uint32_t a, uint32_t b),
@@ -269,28 +295,33 @@ void install_two_sources(HandlerTable& table) {
   SCALAR(S_MUL_I32, uint32_t, (uint32_t&, uint32_t a, uint32_t b), return a * b)
   SCALAR(S_MUL_HI_U32, uint32_t, (uint32_t&, uint32_t a, uint32_t b),
          return static_cast<uint32_t>(uint64_t{a} * b >> 32))
-  SCALAR(S_MUL_HI_I32, int32_t, (uint32_t&, int32_t a, int32_t b), return static_cast<int32_t>(int64_t{a} * b >> 32))
-  SCALAR(S_BFE_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b), const uint32_t r = extract(a, b);
+  SCALAR(S_MUL_HI_I32, int32_t, (uint32_t&, int32_t a, int32_t b),
+         return static_cast<int32_t>(int64_t{a} * b >> 32))
+  SCALAR(S_BFE_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t r = extract(a, b);
          scc = r != 0; return r)
-  SCALAR(S_BFE_I32, int32_t, (uint32_t & scc, int32_t a, uint32_t b), const int32_t r = extract(a, b);
+  SCALAR(S_BFE_I32, int32_t, (uint32_t& scc, int32_t a, uint32_t b), const int32_t r = extract(a, b);
          scc = r != 0; return r)
-  SCALAR(S_BFE_U64, uint64_t, (uint32_t & scc, uint64_t a, uint32_t b), const uint64_t r = extract(a, b);
+  SCALAR(S_BFE_U64, uint64_t, (uint32_t& scc, uint64_t a, uint32_t b), const uint64_t r = extract(a, b);
          scc = r != 0; return r)
-  SCALAR(S_BFE_I64, int64_t, (uint32_t & scc, int64_t a, uint32_t b), const int64_t r = extract(a, b);
+  SCALAR(S_BFE_I64, int64_t, (uint32_t& scc, int64_t a, uint32_t b), const int64_t r = extract(a, b);
          scc = r != 0; return r)
-  SCALAR(S_ABSDIFF_I32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b),
-         const uint32_t d = a - b; const uint32_t r = static_cast<int32_t>(d) < 0 ? 0u - d : d;
-         scc = r != 0; return r)
-  SCALAR(S_LSHL1_ADD_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b),
-         const uint64_t r = (uint64_t{a} << 1) + b; scc = r >> 32 != 0; return static_cast<uint32_t>(r))
-  SCALAR(S_LSHL2_ADD_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b),
-         const uint64_t r = (uint64_t{a} << 2) + b; scc = r >> 32 != 0; return static_cast<uint32_t>(r))
-  SCALAR(S_LSHL3_ADD_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b),
-         const uint64_t r = (uint64_t{a} << 3) + b; scc = r >> 32 != 0; return static_cast<uint32_t>(r))
-  SCALAR(S_LSHL4_ADD_U32, uint32_t, (uint32_t & scc, uint32_t a, uint32_t b),
-         const uint64_t r = (uint64_t{a} << 4) + b; scc = r >> 32 != 0; return static_cast<uint32_t>(r))
+  SCALAR(S_ABSDIFF_I32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b), const uint32_t d = a - b;
+         const uint32_t r = static_cast<int32_t>(d) < 0 ? 0u - d : d; scc = r != 0; return r)
+  SCALAR(S_LSHL1_ADD_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b),
+         const uint64_t r = (uint64_t{a} << 1) + b;
+         scc = r >> 32 != 0; return static_cast<uint32_t>(r))
+  SCALAR(S_LSHL2_ADD_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b),
+         const uint64_t r = (uint64_t{a} << 2) + b;
+         scc = r >> 32 != 0; return static_cast<uint32_t>(r))
+  SCALAR(S_LSHL3_ADD_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b),
+         const uint64_t r = (uint64_t{a} << 3) + b;
+         scc = r >> 32 != 0; return static_cast<uint32_t>(r))
+  SCALAR(S_LSHL4_ADD_U32, uint32_t, (uint32_t& scc, uint32_t a, uint32_t b),
+         const uint64_t r = (uint64_t{a} << 4) + b;
+         scc = r >> 32 != 0; return static_cast<uint32_t>(r))
   SCALAR(S_PACK_LL_B32_B16, uint32_t, (uint32_t&, uint32_t a, uint32_t b), return (a & 0xFFFF) | b << 16)
-  SCALAR(S_PACK_LH_B32_B16, uint32_t, (uint32_t&, uint32_t a, uint32_t b), return (a & 0xFFFF) | (b & 0xFFFF0000))
+  SCALAR(S_PACK_LH_B32_B16, uint32_t, (uint32_t&, uint32_t a, uint32_t b),
+         return (a & 0xFFFF) | (b & 0xFFFF0000))
   SCALAR(S_PACK_HH_B32_B16, uint32_t, (uint32_t&, uint32_t a, uint32_t b), return a >> 16 | (b & 0xFFFF0000))
 }
 
@@ -310,24 +341,27 @@ void install_one_source(HandlerTable& table) {
   SCALAR(S_MOV_B64, uint64_t, (uint32_t&, uint64_t a), return a)
   table[Op::S_CMOV_B32] = conditional_move<uint32_t>;
   table[Op::S_CMOV_B64] = conditional_move<uint64_t>;
-  SCALAR(S_NOT_B32, uint32_t, (uint32_t & scc, uint32_t a), scc = ~a != 0; return ~a)
-  SCALAR(S_NOT_B64, uint64_t, (uint32_t & scc, uint64_t a), scc = ~a != 0; return ~a)
-  SCALAR(S_WQM_B32, uint32_t, (uint32_t & scc, uint32_t a), const auto r = static_cast<uint32_t>(whole_quads(a));
+  SCALAR(S_NOT_B32, uint32_t, (uint32_t& scc, uint32_t a), scc = ~a != 0; return ~a)
+  SCALAR(S_NOT_B64, uint64_t, (uint32_t& scc, uint64_t a), scc = ~a != 0; return ~a)
+  SCALAR(S_WQM_B32, uint32_t, (uint32_t& scc, uint32_t a),
+         const auto r = static_cast<uint32_t>(whole_quads(a));
          scc = r != 0; return r)
-  SCALAR(S_WQM_B64, uint64_t, (uint32_t & scc, uint64_t a), const uint64_t r = whole_quads(a); scc = r != 0; return r)
-  SCALAR(S_QUADMASK_B32, uint32_t, (uint32_t & scc, uint32_t a), const auto r = static_cast<uint32_t>(quad_mask(a));
+  SCALAR(S_WQM_B64, uint64_t, (uint32_t& scc, uint64_t a), const uint64_t r = whole_quads(a); scc = r != 0;
+         return r)
+  SCALAR(S_QUADMASK_B32, uint32_t, (uint32_t& scc, uint32_t a),
+         const auto r = static_cast<uint32_t>(quad_mask(a));
          scc = r != 0; return r)
-  SCALAR(S_QUADMASK_B64, uint64_t, (uint32_t & scc, uint64_t a), const uint64_t r = quad_mask(a); scc = r != 0;
+  SCALAR(S_QUADMASK_B64, uint64_t, (uint32_t& scc, uint64_t a), const uint64_t r = quad_mask(a); scc = r != 0;
          return r)
   SCALAR(S_BREV_B32, uint32_t, (uint32_t&, uint32_t a), return static_cast<uint32_t>(reverse64(a) >> 32))
   SCALAR(S_BREV_B64, uint64_t, (uint32_t&, uint64_t a), return reverse64(a))
-  SCALAR(S_BCNT0_I32_B32, int32_t, (uint32_t & scc, uint32_t a), const int32_t r = __builtin_popcount(~a);
+  SCALAR(S_BCNT0_I32_B32, int32_t, (uint32_t& scc, uint32_t a), const int32_t r = __builtin_popcount(~a);
          scc = r != 0; return r)
-  SCALAR(S_BCNT0_I32_B64, int32_t, (uint32_t & scc, uint64_t a), const int32_t r = __builtin_popcountll(~a);
+  SCALAR(S_BCNT0_I32_B64, int32_t, (uint32_t& scc, uint64_t a), const int32_t r = __builtin_popcountll(~a);
          scc = r != 0; return r)
-  SCALAR(S_BCNT1_I32_B32, int32_t, (uint32_t & scc, uint32_t a), const int32_t r = __builtin_popcount(a);
+  SCALAR(S_BCNT1_I32_B32, int32_t, (uint32_t& scc, uint32_t a), const int32_t r = __builtin_popcount(a);
          scc = r != 0; return r)
-  SCALAR(S_BCNT1_I32_B64, int32_t, (uint32_t & scc, uint64_t a), const int32_t r = __builtin_popcountll(a);
+  SCALAR(S_BCNT1_I32_B64, int32_t, (uint32_t& scc, uint64_t a), const int32_t r = __builtin_popcountll(a);
          scc = r != 0; return r)
   SCALAR(S_FF0_I32_B32, int32_t, (uint32_t&, uint32_t a), return ~a ? __builtin_ctz(~a) : -1)
   SCALAR(S_FF0_I32_B64, int32_t, (uint32_t&, uint64_t a), return ~a ? __builtin_ctzll(~a) : -1)
@@ -343,11 +377,11 @@ void install_one_source(HandlerTable& table) {
   table[Op::S_BITSET0_B64] = set_bit<uint64_t, false>;
   table[Op::S_BITSET1_B32] = set_bit<uint32_t, true>;
   table[Op::S_BITSET1_B64] = set_bit<uint64_t, true>;
-  SCALAR(S_ABS_I32, uint32_t, (uint32_t & scc, int32_t a),
-         const uint32_t r = a < 0 ? 0u - static_cast<uint32_t>(a) : static_cast<uint32_t>(a); scc = r != 0; return r)
+  SCALAR(S_ABS_I32, uint32_t, (uint32_t& scc, int32_t a),
+         const uint32_t r = a < 0 ? 0u - static_cast<uint32_t>(a) : static_cast<uint32_t>(a);
+         scc = r != 0; return r)
   SCALAR(S_BITREPLICATE_B64_B32, uint64_t, (uint32_t&, uint32_t a), uint64_t r = 0;
-         for (int bit = 0; bit < 32; ++bit) if (a >> bit & 1) r |= uint64_t{3} << 2 * bit;
-         return r)
+         for (int bit = 0; bit < 32; ++bit) if (a >> bit & 1) r |= uint64_t{3} << 2 * bit; return r)
   table[Op::S_GETPC_B64] = get_program_counter;
   table[Op::S_MOVRELS_B32] = move_relative_source<1>;
   table[Op::S_MOVRELS_B64] = move_relative_source<2>;

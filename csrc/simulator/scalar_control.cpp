@@ -14,7 +14,9 @@ void go_to(Wave& wave, const Step& step, const Step* target) {
   wave.next = target;
   wave.time += kTakenBranchStates - kBranchStates;
 }
-const Step* direct_target(const Step& step) { return reinterpret_cast<const Step*>(step.src[0]); }
+const Step* direct_target(const Step& step) {
+  return reinterpret_cast<const Step*>(step.src[0]);
+}
 void go_to_address(Wave& wave, const Step& step, uint64_t address) {
   const Step* target = wave.group->program->at(address);
   if (!target)
@@ -24,7 +26,9 @@ void go_to_address(Wave& wave, const Step& step, uint64_t address) {
   wave.time += kTakenBranchStates - 1;
 }
 
-void branch(Wave& wave, const Step& step) { go_to(wave, step, direct_target(step)); }
+void branch(Wave& wave, const Step& step) {
+  go_to(wave, step, direct_target(step));
+}
 template <bool kWanted>
 void branch_scc(Wave& wave, const Step& step) {
   if ((wave.scc != 0) == kWanted) go_to(wave, step, direct_target(step));
@@ -55,8 +59,12 @@ void swap_program_counter(Wave& wave, const Step& step) {
   go_to_address(wave, step, target);
 }
 
-void end_program(Wave& wave, const Step&) { wave.status = WaveStatus::kEnded; }
-void barrier(Wave& wave, const Step&) { wave.status = WaveStatus::kAtBarrier; }
+void end_program(Wave& wave, const Step&) {
+  wave.status = WaveStatus::kEnded;
+}
+void barrier(Wave& wave, const Step&) {
+  wave.status = WaveStatus::kAtBarrier;
+}
 void no_operation(Wave&, const Step&) {}
 
 void wait_counters(Wave& wave, const Step& step) {
@@ -94,8 +102,12 @@ void start_indexing(Wave& wave, const Step& step) {
   set_index_mode(wave, static_cast<unsigned>(instruction.offset) & 0xF);
   wave.status = WaveStatus::kIndexing;
 }
-void change_index_mode(Wave& wave, const Step& step) { set_index_mode(wave, static_cast<unsigned>(step.src[1]) & 0xF); }
-void stop_indexing(Wave& wave, const Step&) { wave.status = WaveStatus::kRunning; }
+void change_index_mode(Wave& wave, const Step& step) {
+  set_index_mode(wave, static_cast<unsigned>(step.src[1]) & 0xF);
+}
+void stop_indexing(Wave& wave, const Step&) {
+  wave.status = WaveStatus::kRunning;
+}
 
 // The constant address of a scalar load. Bits 1 and 0 are ignored.
 uint64_t scalar_address(const Wave& wave, const Step& step, const Instruction& instruction, uint64_t base) {
@@ -131,7 +143,9 @@ void scalar_buffer_load(Wave& wave, const Step& step) {
   std::memcpy(destination(wave, step.dst), values, sizeof values);
 }
 
-void read_time(Wave& wave, const Step& step) { write64(wave, step.dst, wave.time); }
+void read_time(Wave& wave, const Step& step) {
+  write64(wave, step.dst, wave.time);
+}
 
 }  // namespace
 

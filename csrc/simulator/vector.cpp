@@ -25,10 +25,12 @@ T clamped(T value, bool dx10_clamp) {
 float half_to_float(uint32_t half) {
   const uint32_t magnitude = half & 0x7FFF;
   float value = std::ldexp(static_cast<float>(magnitude & 0x3FF), -24);
-  if (magnitude >= 0x7C00) value = magnitude > 0x7C00 ? std::numeric_limits<float>::quiet_NaN()
-                                                      : std::numeric_limits<float>::infinity();
+  if (magnitude >= 0x7C00)
+    value =
+        magnitude > 0x7C00 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
   else if (magnitude >= 0x400)
-    value = std::ldexp(static_cast<float>((magnitude & 0x3FF) | 0x400), static_cast<int>(magnitude >> 10) - 25);
+    value =
+        std::ldexp(static_cast<float>((magnitude & 0x3FF) | 0x400), static_cast<int>(magnitude >> 10) - 25);
   return half & 0x8000 ? -value : value;
 }
 
@@ -100,7 +102,8 @@ void place_sdwa(Wave& wave, const Sdwa& sdwa, const uint32_t* old) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint32_t value = wave.result[0][lane];
     uint32_t placed = value << shift & field;
-    if (sdwa.dst_unused == 1 && (value & top)) placed |= ~uint32_t{0} << shift & ~field;  // sign-extend upward
+    if (sdwa.dst_unused == 1 && (value & top))
+      placed |= ~uint32_t{0} << shift & ~field;  // sign-extend upward
     if (sdwa.dst_unused == 2) placed |= old[lane] & ~field;
     wave.result[0][lane] = placed;
   }

@@ -22,7 +22,8 @@ void write_lanes(Wave& wave, uint32_t dst, unsigned rows, uint64_t mask);
 // float64 arithmetic runs under MODE's own fields for it.
 class DoublePrecisionMode {
  public:
-  explicit DoublePrecisionMode(const Wave& wave) : restore_(wave.host_mode), active_(wave.host_mode != wave.host_mode_f64) {
+  explicit DoublePrecisionMode(const Wave& wave)
+      : restore_(wave.host_mode), active_(wave.host_mode != wave.host_mode_f64) {
 #if defined(__x86_64__)
     if (active_) _mm_setcsr(wave.host_mode_f64);
 #endif

@@ -71,12 +71,13 @@ inline uint32_t class_of(bool negative, bool nan, bool signalling, bool infinite
 }
 inline bool in_class(uint32_t bits, uint32_t classes) {
   const uint32_t m = bits & 0x7FFFFFFF;
-  return (class_of(bits >> 31, m > 0x7F800000, m < 0x7FC00000, m == 0x7F800000, m == 0, m < 0x800000) & classes) != 0;
+  return (class_of(bits >> 31, m > 0x7F800000, m < 0x7FC00000, m == 0x7F800000, m == 0, m < 0x800000) &
+          classes) != 0;
 }
 inline bool in_class(uint64_t bits, uint32_t classes) {
   const uint64_t m = bits & 0x7FFFFFFFFFFFFFFF;
-  return (class_of(bits >> 63, m > 0x7FF0000000000000, m < 0x7FF8000000000000, m == 0x7FF0000000000000, m == 0,
-                   m < 0x10000000000000) &
+  return (class_of(bits >> 63, m > 0x7FF0000000000000, m < 0x7FF8000000000000, m == 0x7FF0000000000000,
+                   m == 0, m < 0x10000000000000) &
           classes) != 0;
 }
 inline bool in_class(uint16_t bits, uint32_t classes) {
@@ -84,17 +85,23 @@ inline bool in_class(uint16_t bits, uint32_t classes) {
   return (class_of(bits >> 15, m > 0x7C00, m < 0x7E00, m == 0x7C00, m == 0, m < 0x400) & classes) != 0;
 }
 
-inline float number(Half value) { return to_float(value); }
-inline float number(float value) { return value; }
-inline double number(double value) { return value; }
+inline float number(Half value) {
+  return to_float(value);
+}
+inline float number(float value) {
+  return value;
+}
+inline double number(double value) {
+  return value;
+}
 
 #define COMPARE(NAME, TYPE_A, TYPE_B, ...)                                                                   \
   {                                                                                                          \
-    struct NAME##_ {                                                                                          \
+    struct NAME##_ {                                                                                         \
       static inline bool apply(TYPE_A p, TYPE_B q) { __VA_ARGS__; }                                          \
     };                                                                                                       \
-    table[Op::V_CMP_##NAME] = compare_op<NAME##_, false>;                                                     \
-    table[Op::V_CMPX_##NAME] = compare_op<NAME##_, true>;                                                     \
+    table[Op::V_CMP_##NAME] = compare_op<NAME##_, false>;                                                    \
+    table[Op::V_CMPX_##NAME] = compare_op<NAME##_, true>;                                                    \
   }
 #define COMPARE_FLOAT(SUFFIX, TYPE)                                                                          \
   COMPARE(F_##SUFFIX, TYPE, TYPE, (void)p; (void)q; return false)                                            \
@@ -125,10 +132,10 @@ inline double number(double value) { return value; }
 
 #define CARRY(NAME, IN, ...)                                                                                 \
   {                                                                                                          \
-    struct NAME##_ {                                                                                          \
+    struct NAME##_ {                                                                                         \
       static inline uint32_t apply(uint32_t a, uint32_t b, uint32_t in, bool& out) { __VA_ARGS__; }          \
     };                                                                                                       \
-    table[Op::NAME] = carry_op<NAME##_, IN>;                                                                  \
+    table[Op::NAME] = carry_op<NAME##_, IN>;                                                                 \
   }
 
 static void install_arithmetic(HandlerTable& table) {

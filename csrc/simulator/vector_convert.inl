@@ -20,7 +20,9 @@ inline int16_t to_i16(float value) {
   return value <= -32768.0f ? -0x8000 : static_cast<int16_t>(static_cast<int32_t>(value));
 }
 
-inline uint32_t pack(uint16_t low, uint16_t high) { return low | static_cast<uint32_t>(high) << 16; }
+inline uint32_t pack(uint16_t low, uint16_t high) {
+  return low | static_cast<uint32_t>(high) << 16;
+}
 inline uint16_t normalised_i16(float value) {
   if (value != value) return 0;
   const float clamped = value < -1 ? -1.0f : value > 1 ? 1.0f : value;
@@ -68,16 +70,26 @@ static void install(HandlerTable& table) {
      return pack(to_half_truncated(a).bits, to_half_truncated(b).bits))
   OP(V_PACK_B32_F16, uint32_t, (Half a, Half b), return pack(a.bits, b.bits))
   OP(V_CVT_PK_U16_U32, uint32_t, (uint32_t a, uint32_t b),
-     return pack(static_cast<uint16_t>(a > 0xFFFF ? 0xFFFF : a), static_cast<uint16_t>(b > 0xFFFF ? 0xFFFF : b)))
+     return pack(static_cast<uint16_t>(a > 0xFFFF ? 0xFFFF : a),
+                 static_cast<uint16_t>(b > 0xFFFF ? 0xFFFF : b)))
   OP(V_CVT_PK_I16_I32, uint32_t, (int32_t a, int32_t b),
-     a = a > 0x7FFF ? 0x7FFF : a < -0x8000 ? -0x8000 : a;
-     b = b > 0x7FFF ? 0x7FFF : b < -0x8000 ? -0x8000 : b;
+     a = a > 0x7FFF    ? 0x7FFF
+         : a < -0x8000 ? -0x8000
+                       : a;
+     b = b > 0x7FFF    ? 0x7FFF
+         : b < -0x8000 ? -0x8000
+                       : b;
      return pack(static_cast<uint16_t>(a), static_cast<uint16_t>(b)))
   OP(V_CVT_PKNORM_I16_F32, uint32_t, (float a, float b), return pack(normalised_i16(a), normalised_i16(b)))
   OP(V_CVT_PKNORM_U16_F32, uint32_t, (float a, float b), return pack(normalised_u16(a), normalised_u16(b)))
   OP(V_CVT_PK_U8_F32, uint32_t, (float a, uint32_t b, uint32_t c), return insert_byte(saturated_u8(a), b, c))
-  OP(V_SAT_PK_U8_I16, uint32_t, (uint32_t a),
-     const int32_t low = static_cast<int16_t>(a), high = static_cast<int16_t>(a >> 16);
-     return static_cast<uint32_t>(low < 0 ? 0 : low > 255 ? 255 : low) |
-            static_cast<uint32_t>(high < 0 ? 0 : high > 255 ? 255 : high) << 8)
+  OP(V_SAT_PK_U8_I16, uint32_t, (uint32_t a), const int32_t low = static_cast<int16_t>(a),
+     high = static_cast<int16_t>(a >> 16);
+     return static_cast<uint32_t>(low < 0     ? 0
+                                  : low > 255 ? 255
+                                              : low) |
+            static_cast<uint32_t>(high < 0     ? 0
+                                  : high > 255 ? 255
+                                               : high)
+                << 8)
 }

@@ -5,6 +5,8 @@
 
 namespace gfx942 {
 
-void install_vector_float(HandlerTable& table) { install_for_host(table); }
+void install_vector_float(HandlerTable& table) {
+  install_for_host(table);
+}
 
 }  // namespace gfx942

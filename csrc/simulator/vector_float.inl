@@ -6,12 +6,18 @@ inline bool is_signalling(float value) {
 inline bool is_signalling(double value) {
   return (bit_cast<uint64_t>(value) & 0x7FFFFFFFFFFFFFFFu) - 0x7FF0000000000001u < 0x7FFFFFFFFFFFFu;
 }
-inline float quiet(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x400000u); }
+inline float quiet(float value) {
+  return bit_cast<float>(bit_cast<uint32_t>(value) | 0x400000u);
+}
 inline double quiet(double value) {
   return bit_cast<double>(bit_cast<uint64_t>(value) | 0x8000000000000u);
 }
-inline uint32_t raw(float value) { return bit_cast<uint32_t>(value); }
-inline uint64_t raw(double value) { return bit_cast<uint64_t>(value); }
+inline uint32_t raw(float value) {
+  return bit_cast<uint32_t>(value);
+}
+inline uint64_t raw(double value) {
+  return bit_cast<uint64_t>(value);
+}
 
 // IEEE mode: a signalling NaN comes back quiet, a quiet one gives way to the other operand; -0 < +0.
 template <class T>
@@ -37,11 +43,13 @@ inline T median(T a, T b, T c) {
   const bool nan = a != a || b != b || c != c;
   return nan ? minimum(minimum(a, b), c) : maximum(minimum(a, b), minimum(maximum(a, b), c));
 }
-inline Half canonical_half(float value) { return to_half(canonical(value)); }
+inline Half canonical_half(float value) {
+  return to_half(canonical(value));
+}
 
 inline Half fma_half(Half a, Half b, Half c) {
-  const double sum = static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) +
-                     static_cast<double>(to_float(c));
+  const double sum =
+      static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c));
   return to_half(canonical(to_float_odd(sum)));
 }
 
@@ -81,10 +89,12 @@ inline double fraction(double value) {
   return part < 0x1.fffffffffffffp-1 || part != part ? part : 0x1.fffffffffffffp-1;
 }
 
-inline float legacy_product(float a, float b) { return a == 0 || b == 0 ? 0.0f : a * b; }
+inline float legacy_product(float a, float b) {
+  return a == 0 || b == 0 ? 0.0f : a * b;
+}
 
-// The special cases of a division p / d whose quotient estimate is q. An estimate that is NaN although p and d are
-// ordinary comes from an iteration that overflowed.
+// The special cases of a division p / d whose quotient estimate is q. An estimate that is NaN although p and
+// d are ordinary comes from an iteration that overflowed.
 template <class T>
 inline T division_fixup(T q, T d, T p, T invalid) {
   constexpr int kUnderflow = sizeof(T) == 8 ? -1075 : -150;
@@ -99,7 +109,9 @@ inline T division_fixup(T q, T d, T p, T invalid) {
   const T magnitude = q != q ? infinity : std::fabs(q);
   return negative ? -magnitude : magnitude;
 }
-inline float fixup(float q, float d, float p) { return division_fixup(q, d, p, bit_cast<float>(0xFFC00000u)); }
+inline float fixup(float q, float d, float p) {
+  return division_fixup(q, d, p, bit_cast<float>(0xFFC00000u));
+}
 inline double fixup(double q, double d, double p) {
   return division_fixup(q, d, p, bit_cast<double>(uint64_t{0xFFF8000000000000u}));
 }
@@ -160,10 +172,10 @@ static void install(HandlerTable& table) {
      return to_half(maximum(maximum(to_float(a), to_float(b)), to_float(c))))
   OP(V_MIN3_F16, Half, (Half a, Half b, Half c),
      return to_half(minimum(minimum(to_float(a), to_float(b)), to_float(c))))
-  OP(V_MED3_F16, Half, (Half a, Half b, Half c), return to_half(median(to_float(a), to_float(b), to_float(c))))
+  OP(V_MED3_F16, Half, (Half a, Half b, Half c),
+     return to_half(median(to_float(a), to_float(b), to_float(c))))
   OP(V_LDEXP_F16, Half, (Half a, int16_t b), return to_half(ldexp_float(to_float(a), b)))
-  OP(V_FRACT_F16, Half, (Half a),
-     const Half part = to_half(to_float(a) - __builtin_floorf(to_float(a)));
+  OP(V_FRACT_F16, Half, (Half a), const Half part = to_half(to_float(a) - __builtin_floorf(to_float(a)));
      return (part.bits == 0x3C00 ? Half{0x3BFF} : part))
   OP(V_TRUNC_F16, Half, (Half a), return to_half(__builtin_truncf(to_float(a))))
   OP(V_CEIL_F16, Half, (Half a), return to_half(__builtin_ceilf(to_float(a))))

@@ -1,7 +1,11 @@
 // Integer and bitwise arithmetic. Included once per host instruction set (vector_targets.inl).
 
-inline int32_t sign24(uint32_t value) { return static_cast<int32_t>(value << 8) >> 8; }
-inline uint32_t low24(uint32_t value) { return value & 0xFFFFFF; }
+inline int32_t sign24(uint32_t value) {
+  return static_cast<int32_t>(value << 8) >> 8;
+}
+inline uint32_t low24(uint32_t value) {
+  return value & 0xFFFFFF;
+}
 
 inline uint32_t extract_unsigned(uint32_t value, uint32_t offset, uint32_t width) {
   const uint32_t shifted = value >> (offset & 31);
@@ -25,7 +29,8 @@ inline T median_integer(T a, T b, T c) {
 
 inline uint32_t sum_absolute_differences(uint32_t a, uint32_t b, uint32_t c, bool masked) {
   for (int byte = 0; byte < 4; ++byte) {
-    const int32_t x = static_cast<int32_t>(a >> 8 * byte & 0xFF), y = static_cast<int32_t>(b >> 8 * byte & 0xFF);
+    const int32_t x = static_cast<int32_t>(a >> 8 * byte & 0xFF),
+                  y = static_cast<int32_t>(b >> 8 * byte & 0xFF);
     if (masked && y == 0) continue;
     c += static_cast<uint32_t>(x > y ? x - y : y - x);
   }
@@ -39,10 +44,14 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
   for (int byte = 0; byte < 4; ++byte) {
     const uint32_t select = s >> 8 * byte & 0xFF;
     uint32_t value;
-    if (select >= 13) value = 0xFF;
-    else if (select == 12) value = 0;
-    else if (select >= 8) value = (both >> (16 * (select - 8) + 15) & 1) ? 0xFF : 0;
-    else value = static_cast<uint32_t>(both >> 8 * select) & 0xFF;
+    if (select >= 13)
+      value = 0xFF;
+    else if (select == 12)
+      value = 0;
+    else if (select >= 8)
+      value = (both >> (16 * (select - 8) + 15) & 1) ? 0xFF : 0;
+    else
+      value = static_cast<uint32_t>(both >> 8 * select) & 0xFF;
     result |= value << 8 * byte;
   }
   return result;
@@ -51,11 +60,12 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
 #ifdef VECTOR_AVX2
 inline void permute_op(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
-  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]), *s = source(wave, step.src[2]);
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
+                 *s = source(wave, step.src[2]);
   const bool direct = wave.exec() == ~uint64_t{0} && !step.finish;
   uint32_t* d = direct ? destination(wave, step.dst) : wave.result[0];
-  // A shuffle of the lane pairs {b, a} in each half; selectors from 8 on (signs and constants) are left to the
-  // lane by lane code.
+  // A shuffle of the lane pairs {b, a} in each half; selectors from 8 on (signs and constants) are left to
+  // the lane by lane code.
   const __m256i second = _mm256_set1_epi64x(0x0808080800000000), simple = _mm256_set1_epi8(7);
   for (int lane = 0; lane < kLanes; lane += 8) {
     const auto load = [lane](const uint32_t* row) {
@@ -155,8 +165,10 @@ static void install(HandlerTable& table) {
   OP(V_ADD_I16, uint16_t, (uint16_t a, uint16_t b), return static_cast<uint16_t>(a + b))
   OP(V_SUB_I16, uint16_t, (uint16_t a, uint16_t b), return static_cast<uint16_t>(a - b))
   OP(V_MUL_LO_U16, uint16_t, (uint16_t a, uint16_t b), return static_cast<uint16_t>(uint32_t{a} * b))
-  OP(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c), return static_cast<uint16_t>(uint32_t{a} * b + c))
-  OP(V_MAD_I16, uint16_t, (uint16_t a, uint16_t b, uint16_t c), return static_cast<uint16_t>(uint32_t{a} * b + c))
+  OP(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
+     return static_cast<uint16_t>(uint32_t{a} * b + c))
+  OP(V_MAD_I16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
+     return static_cast<uint16_t>(uint32_t{a} * b + c))
   OP(V_MAD_U32_U16, uint32_t, (uint16_t a, uint16_t b, uint32_t c), return uint32_t{a} * b + c)
   OP(V_MAD_I32_I16, int32_t, (int16_t a, int16_t b, uint32_t c),
      return static_cast<int32_t>(static_cast<uint32_t>(int32_t{a} * b) + c))
@@ -182,35 +194,40 @@ static void install(HandlerTable& table) {
   OP(V_MAX_I16, int16_t, (int16_t a, int16_t b), return a > b ? a : b)
   OP(V_MIN_U16, uint16_t, (uint16_t a, uint16_t b), return a < b ? a : b)
   OP(V_MAX_U16, uint16_t, (uint16_t a, uint16_t b), return a > b ? a : b)
-  OP(V_MIN3_I32, int32_t, (int32_t a, int32_t b, int32_t c), const int32_t m = a < b ? a : b; return m < c ? m : c)
-  OP(V_MAX3_I32, int32_t, (int32_t a, int32_t b, int32_t c), const int32_t m = a > b ? a : b; return m > c ? m : c)
-  OP(V_MIN3_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
-     const uint32_t m = a < b ? a : b; return m < c ? m : c)
-  OP(V_MAX3_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
-     const uint32_t m = a > b ? a : b; return m > c ? m : c)
+  OP(V_MIN3_I32, int32_t, (int32_t a, int32_t b, int32_t c), const int32_t m = a < b ? a : b;
+     return m < c ? m : c)
+  OP(V_MAX3_I32, int32_t, (int32_t a, int32_t b, int32_t c), const int32_t m = a > b ? a : b;
+     return m > c ? m : c)
+  OP(V_MIN3_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), const uint32_t m = a < b ? a : b;
+     return m < c ? m : c)
+  OP(V_MAX3_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), const uint32_t m = a > b ? a : b;
+     return m > c ? m : c)
   OP(V_MED3_I32, int32_t, (int32_t a, int32_t b, int32_t c), return median_integer(a, b, c))
   OP(V_MED3_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return median_integer(a, b, c))
-  OP(V_MIN3_I16, int16_t, (int16_t a, int16_t b, int16_t c), const int16_t m = a < b ? a : b; return m < c ? m : c)
-  OP(V_MAX3_I16, int16_t, (int16_t a, int16_t b, int16_t c), const int16_t m = a > b ? a : b; return m > c ? m : c)
-  OP(V_MIN3_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
-     const uint16_t m = a < b ? a : b; return m < c ? m : c)
-  OP(V_MAX3_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
-     const uint16_t m = a > b ? a : b; return m > c ? m : c)
+  OP(V_MIN3_I16, int16_t, (int16_t a, int16_t b, int16_t c), const int16_t m = a < b ? a : b;
+     return m < c ? m : c)
+  OP(V_MAX3_I16, int16_t, (int16_t a, int16_t b, int16_t c), const int16_t m = a > b ? a : b;
+     return m > c ? m : c)
+  OP(V_MIN3_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c), const uint16_t m = a < b ? a : b;
+     return m < c ? m : c)
+  OP(V_MAX3_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c), const uint16_t m = a > b ? a : b;
+     return m > c ? m : c)
   OP(V_MED3_I16, int16_t, (int16_t a, int16_t b, int16_t c), return median_integer(a, b, c))
   OP(V_MED3_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c), return median_integer(a, b, c))
 
-  OP(V_SAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return sum_absolute_differences(a, b, c, false))
-  OP(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return sum_absolute_differences(a, b, c, true))
+  OP(V_SAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+     return sum_absolute_differences(a, b, c, false))
+  OP(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+     return sum_absolute_differences(a, b, c, true))
   OP(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return (sum_absolute_differences(a, b, 0, false) << 16) + c)
   OP(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a > b ? a - b : b - a) + c)
-  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
-     const uint32_t al = a & 0xFFFF, bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
+  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), const uint32_t al = a & 0xFFFF,
+     bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
      return c + (al > bl ? al - bl : bl - al) + (ah > bh ? ah - bh : bh - ah))
-  OP(V_LERP_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
-     uint32_t result = 0;
-     for (int shift = 0; shift < 32; shift += 8)
-       result |= ((a >> shift & 0xFF) + (b >> shift & 0xFF) + (c >> shift & 1)) >> 1 << shift;
+  OP(V_LERP_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), uint32_t result = 0;
+     for (int shift = 0; shift < 32; shift += 8) result |=
+     ((a >> shift & 0xFF) + (b >> shift & 0xFF) + (c >> shift & 1)) >> 1 << shift;
      return result)
 
   SATURATING(V_ADD_U32, uint32_t, (uint32_t a, uint32_t b), return a + b < a ? ~0u : a + b)
@@ -222,11 +239,15 @@ static void install(HandlerTable& table) {
              return clamp_between<int32_t>(int64_t{a} - b, kI32Min, kI32Max))
   SATURATING(V_ADD_U16, uint16_t, (uint16_t a, uint16_t b), return clamp_between<uint16_t>(a + b, 0, 0xFFFF))
   SATURATING(V_SUB_U16, uint16_t, (uint16_t a, uint16_t b), return clamp_between<uint16_t>(a - b, 0, 0xFFFF))
-  SATURATING(V_SUBREV_U16, uint16_t, (uint16_t a, uint16_t b), return clamp_between<uint16_t>(b - a, 0, 0xFFFF))
-  SATURATING(V_ADD_I16, int16_t, (int16_t a, int16_t b), return clamp_between<int16_t>(a + b, -0x8000, 0x7FFF))
-  SATURATING(V_SUB_I16, int16_t, (int16_t a, int16_t b), return clamp_between<int16_t>(a - b, -0x8000, 0x7FFF))
-  SATURATING(V_MAD_U32_U24, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
-             return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b) + c), 0, kU32Max))
+  SATURATING(V_SUBREV_U16, uint16_t, (uint16_t a, uint16_t b),
+             return clamp_between<uint16_t>(b - a, 0, 0xFFFF))
+  SATURATING(V_ADD_I16, int16_t, (int16_t a, int16_t b),
+             return clamp_between<int16_t>(a + b, -0x8000, 0x7FFF))
+  SATURATING(V_SUB_I16, int16_t, (int16_t a, int16_t b),
+             return clamp_between<int16_t>(a - b, -0x8000, 0x7FFF))
+  SATURATING(
+      V_MAD_U32_U24, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+      return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b) + c), 0, kU32Max))
   SATURATING(V_MAD_I32_I24, int32_t, (uint32_t a, uint32_t b, int32_t c),
              return clamp_between<int32_t>(int64_t{sign24(a)} * sign24(b) + c, kI32Min, kI32Max))
   SATURATING(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),

@@ -8,7 +8,9 @@ namespace gfx942 {
 
 namespace {
 
-int first_active_lane(const Wave& wave) { return wave.exec() ? __builtin_ctzll(wave.exec()) : 0; }
+int first_active_lane(const Wave& wave) {
+  return wave.exec() ? __builtin_ctzll(wave.exec()) : 0;
+}
 
 void read_first_lane(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
@@ -64,7 +66,8 @@ uint64_t element64(const uint32_t* row, int lane) {
 
 void multiply_add_unsigned(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
-  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]), *c = source(wave, step.src[2]);
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
+                 *c = source(wave, step.src[2]);
   uint64_t carries = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint64_t product = uint64_t{a[lane]} * b[lane], sum = product + element64(c, lane);
@@ -78,7 +81,8 @@ void multiply_add_unsigned(Wave& wave, const Step& step) {
 
 void multiply_add_signed(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
-  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]), *c = source(wave, step.src[2]);
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
+                 *c = source(wave, step.src[2]);
   uint64_t carries = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
     const int64_t product = int64_t{static_cast<int32_t>(a[lane])} * static_cast<int32_t>(b[lane]);
@@ -119,15 +123,19 @@ void division_scale(Wave& wave, const Step& step) {
   constexpr int kLargeGap = kDouble ? 768 : 96;
   constexpr int kSmallNumerator = kDouble ? 53 : 23;
   const DoublePrecisionMode mode(wave);
-  const uint32_t *s0 = source(wave, step.src[0]), *s1 = source(wave, step.src[1]), *s2 = source(wave, step.src[2]);
+  const uint32_t *s0 = source(wave, step.src[0]), *s1 = source(wave, step.src[1]),
+                 *s2 = source(wave, step.src[2]);
   const auto biased_exponent = [&](T value) {
     if (value == 0 || std::fabs(value) < std::numeric_limits<T>::min()) return 0;
     return std::ilogb(value) + kExponentBias;
   };
-  const auto subnormal = [](T value) { return value != 0 && std::fabs(value) < std::numeric_limits<T>::min(); };
+  const auto subnormal = [](T value) {
+    return value != 0 && std::fabs(value) < std::numeric_limits<T>::min();
+  };
   uint64_t scaled = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
-    const T value = element<T>(s0, lane), denominator = element<T>(s1, lane), numerator = element<T>(s2, lane);
+    const T value = element<T>(s0, lane), denominator = element<T>(s1, lane),
+            numerator = element<T>(s2, lane);
     T result = value;
     bool undo = false;
     const bool is_denominator = std::memcmp(&value, &denominator, sizeof(T)) == 0;
@@ -163,7 +171,8 @@ void division_fma(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
   constexpr int kScale = sizeof(T) == 8 ? 64 : 32;
   const DoublePrecisionMode mode(wave);
-  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]), *c = source(wave, step.src[2]);
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
+                 *c = source(wave, step.src[2]);
   const uint64_t scaled = wave.vcc();
   for (int lane = 0; lane < kLanes; ++lane) {
     T value = std::fma(element<T>(a, lane), element<T>(b, lane), element<T>(c, lane));

@@ -1,5 +1,5 @@
-// Packed pairs, mixed precision and dot products (VOP3P). Sources arrive with op_sel, op_sel_hi and neg already
-// applied (prepare_sources). Included once per host instruction set (vector_targets.inl).
+// Packed pairs, mixed precision and dot products (VOP3P). Sources arrive with op_sel, op_sel_hi and neg
+// already applied (prepare_sources). Included once per host instruction set (vector_targets.inl).
 
 struct FloatPair {
   float low, high;
@@ -15,23 +15,43 @@ struct Element<FloatPair> {
   }
 };
 
-inline Half low_half(uint32_t value) { return {static_cast<uint16_t>(value)}; }
-inline Half high_half(uint32_t value) { return {static_cast<uint16_t>(value >> 16)}; }
-inline uint32_t pack_halves(Half low, Half high) { return low.bits | static_cast<uint32_t>(high.bits) << 16; }
-inline uint32_t pack_u16(uint32_t low, uint32_t high) { return (low & 0xFFFF) | high << 16; }
-inline uint32_t low_u16(uint32_t value) { return value & 0xFFFF; }
-inline uint32_t high_u16(uint32_t value) { return value >> 16; }
-inline int32_t low_i16(uint32_t value) { return static_cast<int16_t>(value); }
-inline int32_t high_i16(uint32_t value) { return static_cast<int16_t>(value >> 16); }
+inline Half low_half(uint32_t value) {
+  return {static_cast<uint16_t>(value)};
+}
+inline Half high_half(uint32_t value) {
+  return {static_cast<uint16_t>(value >> 16)};
+}
+inline uint32_t pack_halves(Half low, Half high) {
+  return low.bits | static_cast<uint32_t>(high.bits) << 16;
+}
+inline uint32_t pack_u16(uint32_t low, uint32_t high) {
+  return (low & 0xFFFF) | high << 16;
+}
+inline uint32_t low_u16(uint32_t value) {
+  return value & 0xFFFF;
+}
+inline uint32_t high_u16(uint32_t value) {
+  return value >> 16;
+}
+inline int32_t low_i16(uint32_t value) {
+  return static_cast<int16_t>(value);
+}
+inline int32_t high_i16(uint32_t value) {
+  return static_cast<int16_t>(value >> 16);
+}
 inline uint32_t pack_i16(int32_t low, int32_t high) {
   return pack_u16(static_cast<uint32_t>(low), static_cast<uint32_t>(high));
 }
-inline int32_t saturate_i16(int32_t v) { return v < -0x8000 ? -0x8000 : v > 0x7FFF ? 0x7FFF : v; }
-inline uint32_t saturate_u16(int64_t v) { return static_cast<uint32_t>(v < 0 ? 0 : v > 0xFFFF ? 0xFFFF : v); }
+inline int32_t saturate_i16(int32_t v) {
+  return v < -0x8000 ? -0x8000 : v > 0x7FFF ? 0x7FFF : v;
+}
+inline uint32_t saturate_u16(int64_t v) {
+  return static_cast<uint32_t>(v < 0 ? 0 : v > 0xFFFF ? 0xFFFF : v);
+}
 
 inline Half fma_half_pair(Half a, Half b, Half c) {
-  const double sum = static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) +
-                     static_cast<double>(to_float(c));
+  const double sum =
+      static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c));
   return to_half(canonical(to_float_odd(sum)));
 }
 inline float larger(float a, float b) {
@@ -48,7 +68,8 @@ inline float smaller(float a, float b) {
 // Exact float64 products summed once with the accumulator, rounded to float32.
 inline float dot_halves(uint32_t a, uint32_t b, float c) {
   const double low = static_cast<double>(to_float(low_half(a))) * static_cast<double>(to_float(low_half(b)));
-  const double high = static_cast<double>(to_float(high_half(a))) * static_cast<double>(to_float(high_half(b)));
+  const double high =
+      static_cast<double>(to_float(high_half(a))) * static_cast<double>(to_float(high_half(b)));
   return canonical(static_cast<float>(low + high + static_cast<double>(c)));
 }
 inline uint32_t dot_signed(uint32_t a, uint32_t b, uint32_t c, int bits) {
@@ -71,7 +92,8 @@ inline void load_mixed(Wave& wave, const Step& step, const Instruction& instruct
   const bool half = instruction.op_sel_hi >> i & 1, high = instruction.op_sel >> i & 1;
   const bool neg = instruction.neg >> i & 1, abs = instruction.abs >> i & 1;
   for (int lane = 0; lane < kLanes; ++lane) {
-    float value = half ? to_float(high ? high_half(row[lane]) : low_half(row[lane])) : bit_cast<float>(row[lane]);
+    float value =
+        half ? to_float(high ? high_half(row[lane]) : low_half(row[lane])) : bit_cast<float>(row[lane]);
     if (abs) value = __builtin_fabsf(value);
     to[lane] = neg ? -value : value;
   }
@@ -105,8 +127,12 @@ void mixed_fma(Wave& wave, const Step& step) {
      return pack_halves(to_half(canonical(FUNCTION(to_float(low_half(a)), to_float(low_half(b))))),          \
                         to_half(canonical(FUNCTION(to_float(high_half(a)), to_float(high_half(b)))))))
 
-inline float plus(float a, float b) { return a + b; }
-inline float times(float a, float b) { return a * b; }
+inline float plus(float a, float b) {
+  return a + b;
+}
+inline float times(float a, float b) {
+  return a * b;
+}
 
 static void install(HandlerTable& table) {
   PACKED_FLOAT(V_PK_ADD_F32, a.low + b.low, a.high + b.high)

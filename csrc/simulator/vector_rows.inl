@@ -206,15 +206,15 @@ inline void unpack_mask(uint64_t mask, uint32_t* row) {
 
 #define OP(NAME, RESULT, ARGUMENTS, ...)                                                                     \
   {                                                                                                          \
-    struct NAME##_ {                                                                                          \
+    struct NAME##_ {                                                                                         \
       static inline RESULT apply ARGUMENTS { __VA_ARGS__; }                                                  \
     };                                                                                                       \
-    table[Op::NAME] = vector_op<NAME##_>;                                                                     \
+    table[Op::NAME] = vector_op<NAME##_>;                                                                    \
   }
 #define SATURATING(NAME, RESULT, ARGUMENTS, ...)                                                             \
   {                                                                                                          \
-    struct NAME##_ {                                                                                          \
+    struct NAME##_ {                                                                                         \
       static inline RESULT apply ARGUMENTS { __VA_ARGS__; }                                                  \
     };                                                                                                       \
-    table.saturating[static_cast<size_t>(Op::NAME)] = vector_op<NAME##_>;                                     \
+    table.saturating[static_cast<size_t>(Op::NAME)] = vector_op<NAME##_>;                                    \
   }

@@ -1,6 +1,6 @@
 // exp2, log2, reciprocal, roots, sine and cosine. The machine's own are good to about 1 ulp and take float32
-// subnormals as zero; here they are computed in float64 and rounded once, so that they are correctly rounded but
-// for ties that float64 can't tell apart. Included once per host instruction set (vector_targets.inl).
+// subnormals as zero; here they are computed in float64 and rounded once, so that they are correctly rounded
+// but for ties that float64 can't tell apart. Included once per host instruction set (vector_targets.inl).
 
 inline float flush(float value) {
   const uint32_t bits = bit_cast<uint32_t>(value);
@@ -46,12 +46,16 @@ inline float log2_float(float x) {
   if (x == 0) return -std::numeric_limits<float>::infinity();
   return static_cast<float>(std::log2(static_cast<double>(x)));
 }
-inline float reciprocal(float x) { return flush(1.0f / flush(x)); }
+inline float reciprocal(float x) {
+  return flush(1.0f / flush(x));
+}
 inline float reciprocal_root(float x) {
   x = flush(x);
   return x == 0 ? 1.0f / x : static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
 }
-inline double turns(float x) { return (static_cast<double>(x) - std::floor(static_cast<double>(x))) * 6.28318530717958647693; }
+inline double turns(float x) {
+  return (static_cast<double>(x) - std::floor(static_cast<double>(x))) * 6.28318530717958647693;
+}
 // The argument is in turns, and beyond 256 of them out of the instruction's range.
 inline float sine(float x) {
   if (!(std::fabs(x) <= 256.0f)) return std::isfinite(x) ? 0.0f : std::numeric_limits<float>::quiet_NaN();

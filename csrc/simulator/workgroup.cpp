@@ -24,7 +24,9 @@ constexpr uint64_t kDynamicStackBytes = 16384;
 // kernel_code_properties
 constexpr uint32_t kUsesDynamicStack = 1u << 11;
 
-unsigned field(uint32_t word, unsigned first, unsigned bits) { return word >> first & ((1u << bits) - 1); }
+unsigned field(uint32_t word, unsigned first, unsigned bits) {
+  return word >> first & ((1u << bits) - 1);
+}
 
 template <class T>
 void fill(T* words, size_t count) {
@@ -47,9 +49,10 @@ std::string describe(const Wave& wave, const Step& step) {
 
 void fault(const Wave& wave, const Step& step, SimulatorError::Kind kind, const std::string& reason) {
   const Workgroup& group = *wave.group;
-  throw SimulatorError(kind, "kernel " + group.launch->kernel->name + ", workgroup (" + std::to_string(group.id[0]) +
-                                 ", " + std::to_string(group.id[1]) + ", " + std::to_string(group.id[2]) + "), wave " +
-                                 std::to_string(wave.index) + ", " + describe(wave, step) + ": " + reason);
+  throw SimulatorError(kind, "kernel " + group.launch->kernel->name + ", workgroup (" +
+                                 std::to_string(group.id[0]) + ", " + std::to_string(group.id[1]) + ", " +
+                                 std::to_string(group.id[2]) + "), wave " + std::to_string(wave.index) +
+                                 ", " + describe(wave, step) + ": " + reason);
 }
 
 void run_unimplemented(Wave& wave, const Step& step) {
@@ -105,7 +108,8 @@ void set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
   const uint32_t properties = descriptor.kernel_code_properties, rsrc2 = descriptor.compute_pgm_rsrc2;
   unsigned next = 0;
   const auto put = [&wave, &next](uint64_t value, unsigned dwords) {
-    for (unsigned i = 0; i < dwords && next < 102; ++i) wave.scalar[next++] = static_cast<uint32_t>(value >> 32 * i);
+    for (unsigned i = 0; i < dwords && next < 102; ++i)
+      wave.scalar[next++] = static_cast<uint32_t>(value >> 32 * i);
   };
   if (properties & 1) {  // private segment buffer: a resource over the lane's private segments
     put(reinterpret_cast<uint64_t>(wave.scratch), 2);
@@ -117,10 +121,12 @@ void set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
   if (properties & 16) put(0, 2);  // dispatch id
   if (properties & 32) put(kPrivateAperture, 2);
   if (properties & 64) put(group.scratch_bytes, 1);
-  const unsigned preload = descriptor.kernarg_preload & 0x7F, preload_offset = descriptor.kernarg_preload >> 7 & 0x1FF;
+  const unsigned preload = descriptor.kernarg_preload & 0x7F,
+                 preload_offset = descriptor.kernarg_preload >> 7 & 0x1FF;
   for (unsigned i = 0; i < preload; ++i) {
     uint32_t value;
-    std::memcpy(&value, reinterpret_cast<const uint8_t*>(launch.kernarg_address) + 4 * (preload_offset + i), 4);
+    std::memcpy(&value, reinterpret_cast<const uint8_t*>(launch.kernarg_address) + 4 * (preload_offset + i),
+                4);
     put(value, 1);
   }
   next = std::max(next, field(rsrc2, 1, 5));  // USER_SGPR_COUNT
@@ -157,17 +163,20 @@ void Machine::State::set_up_wave(const Launch& launch, Wave& wave, uint32_t inde
                    z = item / launch.block[0] / launch.block[1];
     wave.vector[0][lane] = x | y << 10 | z << 20;
   }
-  // The base of the wave's private segment, as the hardware initialises it; scratch instructions add it themselves.
+  // The base of the wave's private segment, as the hardware initialises it; scratch instructions add it
+  // themselves.
   wave.scalar[kFlatScratch] = static_cast<uint32_t>(kPrivateAperture);
   wave.scalar[kFlatScratch + 1] = static_cast<uint32_t>(kPrivateAperture >> 32);
   set_up_scalars(launch, group, wave);
 
-  // Hardware that preloads kernel arguments enters behind the 256 bytes that load them for hardware that doesn't.
+  // Hardware that preloads kernel arguments enters behind the 256 bytes that load them for hardware that
+  // doesn't.
   const uint64_t entry = launch.kernel->entry + (descriptor.kernarg_preload & 0x7F ? 256 : 0);
   wave.next = group.program->at(entry);
   if (!wave.next)
-    throw SimulatorError(SimulatorError::Kind::kBadCodeObject, "kernel " + launch.kernel->name + ": no instruction begins at its entry " +
-                                                                   hexadecimal(entry - launch.kernel->load_bias));
+    throw SimulatorError(SimulatorError::Kind::kBadCodeObject,
+                         "kernel " + launch.kernel->name + ": no instruction begins at its entry " +
+                             hexadecimal(entry - launch.kernel->load_bias));
 }
 
 void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, size_t wave_count) {
@@ -189,7 +198,8 @@ void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, si
 
   const uint32_t work_items = launch.block[0] * launch.block[1] * launch.block[2];
   reserve_waves(wave_count);
-  for (size_t i = 0; i < wave_count; ++i) set_up_wave(launch, *waves[i], static_cast<uint32_t>(i), work_items);
+  for (size_t i = 0; i < wave_count; ++i)
+    set_up_wave(launch, *waves[i], static_cast<uint32_t>(i), work_items);
 }
 
 namespace {
@@ -198,7 +208,8 @@ template <bool kChecked>
 inline void execute(Wave& wave, const Step& step, const Step& as) {
   wave.next = &step + 1;
   if (kChecked) {
-    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch)) check_step(wave, step);
+    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch))
+      check_step(wave, step);
   }
   ++wave.executed[step.category];
   as.run(wave, as);
@@ -230,10 +241,12 @@ Step indexed(const Wave& wave, const Step& step) {
     fault(wave, step, SimulatorError::Kind::kUnsupported, "relative vector registers with operand modifiers");
   for (unsigned i = 0; i < 3; ++i) {
     const Operand& operand = instruction.src[i];
-    if (operand.kind == Operand::Kind::kVector && (operands >> i & 1)) moved.src[i] += shift(operand.index, operand.dwords);
+    if (operand.kind == Operand::Kind::kVector && (operands >> i & 1))
+      moved.src[i] += shift(operand.index, operand.dwords);
   }
   const Operand& result = instruction.dst;
-  if (result.kind == Operand::Kind::kVector && (operands & 8)) moved.dst += shift(result.index, result.dwords);
+  if (result.kind == Operand::Kind::kVector && (operands & 8))
+    moved.dst += shift(result.index, result.dwords);
   return moved;
 }
 
@@ -273,10 +286,13 @@ void Machine::State::run(const Launch& launch, size_t wave_count) {
       Wave& wave = *waves[i];
       if (wave.status == WaveStatus::kRunning) {
         if (launch.stop && launch.stop->load(std::memory_order_relaxed))
-          throw SimulatorError(SimulatorError::Kind::kInterrupted, "kernel " + launch.kernel->name + ": interrupted");
+          throw SimulatorError(SimulatorError::Kind::kInterrupted,
+                               "kernel " + launch.kernel->name + ": interrupted");
         apply_mode(wave);
-        if (checked) run_wave<true>(wave);
-        else run_wave<false>(wave);
+        if (checked)
+          run_wave<true>(wave);
+        else
+          run_wave<false>(wave);
       }
       ended += wave.status == WaveStatus::kEnded;
       waiting += wave.status == WaveStatus::kAtBarrier;
