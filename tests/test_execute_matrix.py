@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
-from execute_kernels import LANES, POISON, run, store
+from execute_kernels import LANES, POISON, f64, run, store, words
 
 RANDOM = np.random.default_rng(5)
 LANE = np.arange(LANES)
@@ -139,3 +140,84 @@ def test_all_lanes_take_part_whatever_exec_says():
     for r in range(4):
         row, column = result_position(16, r)
         np.testing.assert_allclose(result[r].view(np.float32), exact[row, column], rtol=1e-4, atol=1e-5)
+
+
+SMALL_FLOATS = {"fp8": torch.float8_e4m3fnuz, "bf8": torch.float8_e5m2fnuz}
+BLOCK_SHAPES = [
+    # mnemonic, size, blocks, elements of A in a lane, kinds of A and B
+    ("v_mfma_f32_32x32x1_2b_f32", 32, 2, 1, "f32", "f32"),
+    ("v_mfma_f32_16x16x1_4b_f32", 16, 4, 1, "f32", "f32"),
+    ("v_mfma_f32_4x4x1_16b_f32", 4, 16, 1, "f32", "f32"),
+    ("v_mfma_f32_32x32x4_2b_f16", 32, 2, 4, "f16", "f16"),
+    ("v_mfma_f32_16x16x4_4b_bf16", 16, 4, 4, "bf16", "bf16"),
+    ("v_mfma_f32_4x4x4_16b_f16", 4, 16, 4, "f16", "f16"),
+    ("v_mfma_f32_4x4x4_16b_bf16", 4, 16, 4, "bf16", "bf16"),
+    ("v_mfma_i32_16x16x4_4b_i8", 16, 4, 4, "i8", "i8"),
+    ("v_mfma_f32_16x16x32_fp8_bf8", 16, 1, 8, "fp8", "bf8"),
+    ("v_mfma_f32_32x32x16_bf8_fp8", 32, 1, 8, "bf8", "fp8"),
+    ("v_mfma_f32_32x32x16_fp8_fp8", 32, 1, 8, "fp8", "fp8"),
+]
+
+
+def lane_elements(per_lane, kind):
+    """Values of each lane's elements as float64 [64, per_lane], and the registers that hold them."""
+    if kind in SMALL_FLOATS:
+        codes = RANDOM.integers(0, 256, (LANES, per_lane), dtype=np.uint8)
+        codes[codes == 0x80] = 0x81  # the only NaN
+        values = torch.from_numpy(codes).view(SMALL_FLOATS[kind]).double().numpy()
+        packed = codes.view(np.uint32)
+    else:
+        values = sample((LANES, per_lane), kind)
+        if kind == "i8":
+            packed = values.astype(np.int8).view(np.uint32)
+        else:
+            packed = values.view(np.uint32) if kind == "f32" else to_bits(values, kind).view(np.uint32)
+    return values.astype(np.float64), [packed[:, r].copy() for r in range(packed.shape[1])]
+
+
+@pytest.mark.parametrize("mnemonic, size, blocks, per_lane, kind_a, kind_b", BLOCK_SHAPES)
+def test_blocks_and_small_floats(mnemonic, size, blocks, per_lane, kind_a, kind_b):
+    (a, rows_a), (b, rows_b) = lane_elements(per_lane, kind_a), lane_elements(per_lane, kind_b)
+    registers = size * size * blocks // LANES
+    width = len(rows_a)
+    span = [f"v[{10 + i * width}:{9 + (i + 1) * width}]" if width > 1 else f"v{10 + i}" for i in range(2)]
+    body = f"""
+ {mnemonic} v[32:{31 + registers}], {span[0]}, {span[1]}, {3 if kind_a == "i8" else 4.0}
+ s_nop 15
+ s_nop 15
+ {store(*(f"v{32 + r}" for r in range(registers)))}"""
+    result = run(body, rows_a + rows_b, registers)
+    start = 3 if kind_a == "i8" else 4
+    if blocks == 1:  # lanes of one row follow each other in k
+        a = np.concatenate([a[i : i + size] for i in range(0, LANES, size)], axis=1)
+        b = np.concatenate([b[i : i + size] for i in range(0, LANES, size)], axis=1)
+    per_block = max(1, registers // blocks)
+    for r in range(registers):
+        if size == 4:
+            block, row, column = LANE // 4, r, LANE % 4
+        else:
+            block = r // per_block
+            row, column = result_position(size, r % per_block)
+        left, right = a[block * size + row], b[block * size + column]
+        expected = start + (left * right).sum(axis=1)
+        if kind_a == "i8":
+            np.testing.assert_array_equal(result[r].view(np.int32), expected.astype(np.int32))
+        else:
+            bound = 4e-6 * (start + np.abs(left * right).sum(axis=1))
+            assert (np.abs(result[r].view(np.float32) - expected) <= bound).all(), r
+
+
+def test_float64_product():
+    """Result register pair r: row 4 r + lane / 16."""
+    a, b = RANDOM.standard_normal((16, 4)), RANDOM.standard_normal((4, 16))
+    inputs = [*words(a.T.reshape(-1)), *words(b.reshape(-1))]
+    body = f"""
+ v_mfma_f64_16x16x4_f64 v[32:39], v[10:11], v[12:13], 1.0
+ s_nop 15
+ s_nop 15
+ {store(*(f"v{32 + r}" for r in range(8)))}"""
+    result = run(body, inputs, 8)
+    expected = 1 + a @ b
+    for r in range(4):
+        got = f64(result[2 * r], result[2 * r + 1])
+        np.testing.assert_allclose(got, expected[4 * r + LANE // 16, LANE % 16], rtol=1e-14, atol=1e-14)

@@ -105,25 +105,6 @@ inline const uint32_t* accumulator(const Wave& wave, const Step& step, uint32_t*
   return c;
 }
 
-// The matrix core keeps subnormals whatever MODE says.
-class MatrixMode {
- public:
-#if defined(__x86_64__)
-  explicit MatrixMode(const Wave& wave) : restore_(wave.host_mode), active_(wave.host_mode != 0x1F80) {
-    if (active_) _mm_setcsr(0x1F80);
-  }
-  ~MatrixMode() {
-    if (active_) _mm_setcsr(restore_);
-  }
-
- private:
-  uint32_t restore_;
-  bool active_;
-#else
-  explicit MatrixMode(const Wave&) {}
-#endif
-};
-
 // 16-bit floats: 16x16x16 and 32x32x8.
 template <class T, int kSize>
 void matrix_half(Wave& wave, const Step& step) {

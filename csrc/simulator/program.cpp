@@ -286,6 +286,7 @@ const HandlerTable& handlers() {
     install_vector(built);
     install_vector_lane(built);
     install_matrix(built);
+    install_matrix_blocks(built);
     install_lds(built);
     install_buffer(built);
     install_flat(built);

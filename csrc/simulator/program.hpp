@@ -132,6 +132,7 @@ void install_control(HandlerTable& table);
 void install_vector(HandlerTable& table);
 void install_vector_lane(HandlerTable& table);
 void install_matrix(HandlerTable& table);
+void install_matrix_blocks(HandlerTable& table);
 void install_lds(HandlerTable& table);
 void install_buffer(HandlerTable& table);
 void install_flat(HandlerTable& table);

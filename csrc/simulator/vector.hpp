@@ -19,25 +19,32 @@ void finish_result(Wave& wave, const Step& step);
 // Writes `rows` rows of wave.result to vector registers from `dst` on, in the lanes of `mask`.
 void write_lanes(Wave& wave, uint32_t dst, unsigned rows, uint64_t mask);
 
-// float64 arithmetic runs under MODE's own fields for it.
-class DoublePrecisionMode {
+// Runs the host under another MXCSR value than wave.host_mode.
+class HostMode {
  public:
-  explicit DoublePrecisionMode(const Wave& wave)
-      : restore_(wave.host_mode), active_(wave.host_mode != wave.host_mode_f64) {
+  HostMode(const Wave& wave, uint32_t mode) : restore_(wave.host_mode), active_(wave.host_mode != mode) {
 #if defined(__x86_64__)
-    if (active_) _mm_setcsr(wave.host_mode_f64);
+    if (active_) _mm_setcsr(mode);
 #endif
   }
-  ~DoublePrecisionMode() {
+  ~HostMode() {
 #if defined(__x86_64__)
     if (active_) _mm_setcsr(restore_);
 #endif
   }
-  DoublePrecisionMode(const DoublePrecisionMode&) = delete;
+  HostMode(const HostMode&) = delete;
 
  private:
   uint32_t restore_;
   bool active_;
+};
+// float64 arithmetic has fields of its own in MODE.
+struct DoublePrecisionMode : HostMode {
+  explicit DoublePrecisionMode(const Wave& wave) : HostMode(wave, wave.host_mode_f64) {}
+};
+// The matrix core keeps subnormals and rounds to nearest even whatever MODE says.
+struct MatrixMode : HostMode {
+  explicit MatrixMode(const Wave& wave) : HostMode(wave, host_floating_point_mode(0, 3)) {}
 };
 
 void install_vector_float(HandlerTable& table);

@@ -1,0 +1,169 @@
+// The less common matrix instructions: several blocks at once, float64, and 8-bit floats. One element at a
+// time.
+//
+// Each of kBlocks independent blocks is D = A * B + C with kSize rows and columns. Lane l holds kPerLane
+// elements of row l % kSize of A and of column l % kSize of B; l / kSize counts the blocks or, where there is
+// only one, the groups of kPerLane consecutive k.
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "vector.hpp"
+
+namespace gfx942 {
+
+namespace {
+
+// Elements of A and B: bits within a lane's registers, and their value.
+struct Single {
+  static constexpr int kBits = 32;
+  using Sum = float;
+  static float value(uint64_t bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+};
+struct Double {
+  static constexpr int kBits = 64;
+  using Sum = double;
+  static double value(uint64_t bits) {
+    double value;
+    std::memcpy(&value, &bits, 8);
+    return value;
+  }
+};
+struct Brain {
+  static constexpr int kBits = 16;
+  using Sum = float;
+  static float value(uint64_t bits) { return Single::value(bits << 16); }
+};
+// Sign, exponent and fraction fields. With `finite` the all-ones exponent is an ordinary one and the pattern
+// of minus zero the only NaN ("fnuz").
+template <int kExponentBits, int kFractionBits, int kBias, bool kFinite>
+struct Small {
+  static constexpr int kBits = 1 + kExponentBits + kFractionBits;
+  using Sum = float;
+  static float value(uint64_t bits) {
+    const int exponent = static_cast<int>(bits >> kFractionBits & ((1u << kExponentBits) - 1));
+    const int fraction = static_cast<int>(bits & ((1u << kFractionBits) - 1));
+    const bool negative = bits >> (kBits - 1) & 1;
+    if (kFinite && bits == uint64_t{1} << (kBits - 1)) return std::nanf("");
+    if (!kFinite && exponent == (1 << kExponentBits) - 1)
+      return fraction ? std::nanf("") : negative ? -HUGE_VALF : HUGE_VALF;
+    const int significand = exponent ? fraction | 1 << kFractionBits : fraction;
+    const float magnitude =
+        std::ldexp(static_cast<float>(significand), (exponent ? exponent : 1) - kBias - kFractionBits);
+    return negative ? -magnitude : magnitude;
+  }
+};
+using Half = Small<5, 10, 15, false>;
+using Fp8 = Small<4, 3, 8, true>;
+using Bf8 = Small<5, 2, 16, true>;
+struct Byte {
+  static constexpr int kBits = 8;
+  using Sum = int32_t;
+  static int32_t value(uint64_t bits) { return static_cast<int8_t>(bits); }
+};
+
+// Element i of a lane's registers.
+template <class T>
+uint64_t element_bits(const uint32_t* rows, int lane, int i) {
+  if (T::kBits == 64) return rows[lane] | static_cast<uint64_t>(rows[kLanes + lane]) << 32;
+  const int per_register = 32 / T::kBits;
+  const uint32_t word = rows[i / per_register * kLanes + lane] >> T::kBits % 32 * (i % per_register);
+  return T::kBits == 32 ? word : word & ((uint64_t{1} << T::kBits % 32) - 1);
+}
+
+template <class T>
+T accumulate(T a, T b, T sum) {
+  return std::fma(a, b, sum);
+}
+int32_t accumulate(int32_t a, int32_t b, int32_t sum) {
+  return static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(a * b));
+}
+
+struct Position {
+  int register_index, lane;
+};
+// Where C and D keep an element of a block.
+template <int kSize, bool kDouble>
+Position position(int block, int row, int column) {
+  if (kSize == 4) return {row, 4 * block + column};
+  if (kDouble) return {row / 4, row % 4 * 16 + column};
+  if (kSize == 16) return {4 * block + row % 4, row / 4 * 16 + column};
+  return {16 * block + row / 8 * 4 + row % 4, row / 4 % 2 * 32 + column};
+}
+
+template <class A, class B, int kSize, int kBlocks, int kPerLane>
+void blocks(Wave& wave, const Step& step) {
+  using Sum = typename A::Sum;
+  constexpr bool kDouble = A::kBits == 64;
+  constexpr int kRegisters = kSize * kSize * kBlocks / kLanes;
+  constexpr int kDepth = kBlocks == 1 ? kPerLane * kLanes / kSize : kPerLane;
+  if (A::kBits < 32 && !std::is_same<Sum, int32_t>::value &&
+      wave.group->launch->matrix == MatrixArithmetic::kExact)
+    fault(wave, step, SimulatorError::Kind::kUnsupported,
+          "the exact arithmetic of this instruction is not modelled; choose float32");
+  const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
+                 *c = source(wave, step.src[2]);
+  const bool constant = step.src[2] >> 32 != 0;
+  Sum result[kRegisters][kLanes];
+  const MatrixMode mode(wave);
+  for (int block = 0; block < kBlocks; ++block) {
+    for (int row = 0; row < kSize; ++row) {
+      for (int column = 0; column < kSize; ++column) {
+        const Position at = position<kSize, kDouble>(block, row, column);
+        const uint32_t* from = constant ? c : c + at.register_index * (kDouble ? 2 : 1) * kLanes;
+        uint64_t bits = from[at.lane];
+        if (kDouble) bits |= static_cast<uint64_t>(from[kLanes + at.lane]) << 32;
+        Sum sum;
+        std::memcpy(&sum, &bits, sizeof sum);
+        for (int k = 0; k < kDepth; ++k) {
+          const int first = (kBlocks == 1 ? k / kPerLane : block) * kSize;
+          sum = accumulate(A::value(element_bits<A>(a, first + row, k % kPerLane)),
+                           B::value(element_bits<B>(b, first + column, k % kPerLane)), sum);
+        }
+        result[at.register_index][at.lane] = sum;
+      }
+    }
+  }
+  uint32_t* d = destination(wave, step.dst);
+  for (int r = 0; r < kRegisters; ++r) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, &result[r][lane], sizeof(Sum));
+      uint32_t* to = d + r * (kDouble ? 2 : 1) * kLanes;
+      to[lane] = static_cast<uint32_t>(bits);
+      if (kDouble) to[kLanes + lane] = static_cast<uint32_t>(bits >> 32);
+    }
+  }
+}
+
+}  // namespace
+
+void install_matrix_blocks(HandlerTable& table) {
+  table[Op::V_MFMA_F32_32X32X1_2B_F32] = blocks<Single, Single, 32, 2, 1>;
+  table[Op::V_MFMA_F32_16X16X1_4B_F32] = blocks<Single, Single, 16, 4, 1>;
+  table[Op::V_MFMA_F32_4X4X1_16B_F32] = blocks<Single, Single, 4, 16, 1>;
+  table[Op::V_MFMA_F32_32X32X4_2B_F16] = blocks<Half, Half, 32, 2, 4>;
+  table[Op::V_MFMA_F32_16X16X4_4B_F16] = blocks<Half, Half, 16, 4, 4>;
+  table[Op::V_MFMA_F32_4X4X4_16B_F16] = blocks<Half, Half, 4, 16, 4>;
+  table[Op::V_MFMA_F32_32X32X4_2B_BF16] = blocks<Brain, Brain, 32, 2, 4>;
+  table[Op::V_MFMA_F32_16X16X4_4B_BF16] = blocks<Brain, Brain, 16, 4, 4>;
+  table[Op::V_MFMA_F32_4X4X4_16B_BF16] = blocks<Brain, Brain, 4, 16, 4>;
+  table[Op::V_MFMA_I32_32X32X4_2B_I8] = blocks<Byte, Byte, 32, 2, 4>;
+  table[Op::V_MFMA_I32_16X16X4_4B_I8] = blocks<Byte, Byte, 16, 4, 4>;
+  table[Op::V_MFMA_I32_4X4X4_16B_I8] = blocks<Byte, Byte, 4, 16, 4>;
+  table[Op::V_MFMA_F64_16X16X4_F64] = blocks<Double, Double, 16, 1, 1>;
+  table[Op::V_MFMA_F32_16X16X32_FP8_FP8] = blocks<Fp8, Fp8, 16, 1, 8>;
+  table[Op::V_MFMA_F32_16X16X32_FP8_BF8] = blocks<Fp8, Bf8, 16, 1, 8>;
+  table[Op::V_MFMA_F32_16X16X32_BF8_FP8] = blocks<Bf8, Fp8, 16, 1, 8>;
+  table[Op::V_MFMA_F32_16X16X32_BF8_BF8] = blocks<Bf8, Bf8, 16, 1, 8>;
+  table[Op::V_MFMA_F32_32X32X16_FP8_FP8] = blocks<Fp8, Fp8, 32, 1, 8>;
+  table[Op::V_MFMA_F32_32X32X16_FP8_BF8] = blocks<Fp8, Bf8, 32, 1, 8>;
+  table[Op::V_MFMA_F32_32X32X16_BF8_FP8] = blocks<Bf8, Fp8, 32, 1, 8>;
+  table[Op::V_MFMA_F32_32X32X16_BF8_BF8] = blocks<Bf8, Bf8, 32, 1, 8>;
+}
+
+}  // namespace gfx942
