@@ -265,3 +265,15 @@ def test_instructions_that_are_not_implemented_are_named():
         r'"v_qsad_pk_u16_u8 v\[20:21\], .*" at 0x[0-9a-f]+: this instruction is not implemented', message
     )
     assert "kernel kernel" in refused(".long 0xffffffff")
+
+
+def test_a_load_may_follow_a_load_into_the_same_register():
+    again = "global_load_dword v20, v1, s[4:5]"
+    run(f"{LOAD}\n {again}\n {WAIT}", ROW)
+    assert "touches v20" in refused(f"{LOAD}\n {again}\n s_waitcnt vmcnt(1)\n v_mov_b32 v5, v20\n {WAIT}")
+    # One that keeps half of the register reads it.
+    half = "global_load_short_d16_hi v20, v1, s[4:5]"
+    check(f"{LOAD}\n {half}", f"{LOAD}\n s_waitcnt vmcnt(0)\n {half}", "touches v20")
+    check(
+        f"{LOAD}\n ds_read_b32 v20, v1", f"{LOAD}\n s_waitcnt vmcnt(0)\n ds_read_b32 v20, v1", "touches v20"
+    )

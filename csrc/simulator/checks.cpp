@@ -49,14 +49,24 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
             " covers the load into it: " + describe(wave, load));
 }
 
+bool reads(const Wave& wave, const Step& step, const RegisterRange& range) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  for (unsigned i = 0; i < instruction.read_count; ++i)
+    if (range.overlaps({instruction.reads[i].first, instruction.reads[i].count})) return true;
+  return false;
+}
+
+// A vector memory load may overwrite the result of an earlier one: they return in order.
 void check_pending(Wave& wave, const Step& step) {
   const WaveChecks& checks = wave.checks;
   const StepDetail& detail = wave.group->program->detail(step);
   unsigned which = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
     const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
-    if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which))
+    if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which)) {
+      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(wave, step, load.result)) continue;
       pending(wave, step, register_name(which), *load.step, "vmcnt");
+    }
   }
   for (int i = 0; i < checks.lgkm_count; ++i) {
     const Outstanding& load = checks.lgkm[static_cast<size_t>(i)];

@@ -94,6 +94,7 @@ struct Machine::State {
     while (waves.size() < count) {
       void* memory = ::operator new(sizeof(Wave), std::align_val_t{alignof(Wave)});
       waves.push_back(new (memory) Wave);
+      fill(&waves.back()->vector[0][0], 512 * kLanes);
     }
   }
   void set_up(const Launch& launch, std::array<uint32_t, 3> id, size_t wave_count);
@@ -140,7 +141,11 @@ void set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
 void Machine::State::set_up_wave(const Launch& launch, Wave& wave, uint32_t index, uint32_t work_items) {
   const KernelDescriptor& descriptor = launch.kernel->descriptor;
   const uint32_t rsrc1 = descriptor.compute_pgm_rsrc1;
-  fill(&wave.vector[0][0], 512 * kLanes);
+  // The allocation: VGPRs up to the accumulators' offset, then accumulators.
+  const uint32_t allocated = std::min<uint32_t>((field(rsrc1, 0, 6) + 1) * 8, 512);
+  const uint32_t vectors = std::min((field(descriptor.compute_pgm_rsrc3, 0, 6) + 1) * 4, allocated);
+  fill(&wave.vector[0][0], size_t{std::min(vectors, 256u)} * kLanes);
+  fill(&wave.vector[256][0], size_t{std::min(allocated - vectors, 256u)} * kLanes);
   fill(wave.scalar, 128);
   wave.index = index;
   wave.group = &group;
