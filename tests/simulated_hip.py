@@ -2,7 +2,16 @@
 
 import ctypes
 import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
+
+import numpy as np
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION = 1, 2, 9
 INVALID_DEVICE, INVALID_IMAGE, NO_BINARY, FILE_NOT_FOUND, SYMBOL_NOT_FOUND = 101, 200, 209, 301, 302
@@ -107,3 +116,42 @@ class Hip:
 
     def set_option(self, name: str, value: str) -> None:
         self.gfx942sim_set_option(name.encode(), value.encode())
+
+
+def words(hip: Hip, address: int, count: int) -> np.ndarray:
+    """`count` 32-bit words of device memory."""
+    return np.frombuffer(hip.download(address, 4 * count), np.uint32)
+
+
+def pointer(*addresses: int) -> bytes:
+    """Packed pointer arguments."""
+    return struct.pack(f"<{len(addresses)}Q", *addresses)
+
+
+def run_python(script, **environment):
+    """Runs a script in another interpreter, where `hip` is the simulator."""
+    from liteattention_rocm import simulator
+
+    preamble = f"""
+    import sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    import ctypes, os, struct, threading
+    from ctypes import byref, c_int, c_size_t, c_void_p
+    import device_compiler, simulator_kernels
+    from simulated_hip import Failed, Hip
+    hip = Hip({str(simulator.path())!r})
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(preamble) + textwrap.dedent(script)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=50)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # forked children too
+        raise
+    # Decoded here, since text mode turns carriage returns into line feeds.
+    return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
