@@ -277,3 +277,16 @@ def test_a_load_may_follow_a_load_into_the_same_register():
     check(
         f"{LOAD}\n ds_read_b32 v20, v1", f"{LOAD}\n s_waitcnt vmcnt(0)\n ds_read_b32 v20, v1", "touches v20"
     )
+
+
+def test_transfers_of_inactive_lanes_write_nothing():
+    """Neither a hazard nor out of bounds where EXEC has no lane."""
+    partial = (
+        f"{BUFFER} s_mov_b64 exec, 15\n buffer_load_dword v1, s[40:43], 0 offen lds\n s_mov_b64 exec, -1\n"
+    )
+    run(f"{partial} ds_read_b32 v20, v1 offset:16\n {WAIT}", ROW, lds=512)
+    assert "LDS byte 12" in refused(f"{partial} ds_read_b32 v20, v1 offset:12\n {WAIT}")
+    run(f"{BUFFER} s_movk_i32 m0, 0x1f0\n {partial.replace('s_mov_b32 m0, 0', '')} {WAIT}", ROW, lds=512)
+    assert "transfer to LDS bytes [496, 752)" in refused(
+        f"{BUFFER} s_movk_i32 m0, 0x1f0\n buffer_load_dword v1, s[40:43], 0 offen lds"
+    )

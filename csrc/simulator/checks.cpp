@@ -243,9 +243,11 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt) {
   if (vector_changed || lgkm_changed) rebuild_watch(checks);
 }
 
-void mark_lds_transfer(Wave& wave, uint32_t begin, uint32_t end) {
-  wave.checks.lds_begin = begin;
-  wave.checks.lds_end = end;
+void mark_lds_transfer(Wave& wave, uint32_t first) {
+  const uint64_t exec = wave.exec();
+  if (exec == 0) return;
+  wave.checks.lds_begin = first + 4 * static_cast<uint32_t>(__builtin_ctzll(exec));
+  wave.checks.lds_end = first + 4 * (64 - static_cast<uint32_t>(__builtin_clzll(exec)));
 }
 
 bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end) {

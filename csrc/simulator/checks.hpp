@@ -50,8 +50,9 @@ void check_step(Wave& wave, const Step& step);
 void track_step(Wave& wave, const Step& step);
 // s_waitcnt.
 void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt);
-// A transfer into LDS: marks the bytes it will write, for the step that track_step is about to record.
-void mark_lds_transfer(Wave& wave, uint32_t begin, uint32_t end);
+// A transfer of a dword a lane into LDS from byte `first` on: notes the bytes that active lanes will write,
+// for the step that track_step is about to record.
+void mark_lds_transfer(Wave& wave, uint32_t first);
 // Whether a transfer into LDS that this wave issued is still to write some byte of [begin, end).
 bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end);
 // Throws when a byte of [begin, end) is still to be written by a transfer into LDS that this wave issued.

@@ -78,15 +78,12 @@ struct BufferAddresses {
 // Each lane's LDS address in a transfer into LDS: M0 + inst_offset + 4 * lane.
 uint32_t lds_transfer_base(Wave& wave, const Step& step, const Instruction& instruction) {
   const uint32_t first = (wave.scalar[kM0] & 0xFFFF) + static_cast<uint32_t>(instruction.offset);
-  const uint64_t end = first + uint64_t{4} * kLanes;
-  if (end > wave.group->lds_bytes && wave.exec()) {
-    const uint64_t last = first + uint64_t{4} * (64 - static_cast<unsigned>(__builtin_clzll(wave.exec())));
-    if (last > wave.group->lds_bytes)
-      fault(wave, step, SimulatorError::Kind::kBadAddress,
-            "transfer to LDS bytes [" + std::to_string(first) + ", " + std::to_string(last) +
-                "): the workgroup has " + std::to_string(wave.group->lds_bytes));
-  }
-  mark_lds_transfer(wave, first, static_cast<uint32_t>(end));
+  mark_lds_transfer(wave, first);
+  if (wave.checks.lds_end > wave.group->lds_bytes)
+    fault(wave, step, SimulatorError::Kind::kBadAddress,
+          "transfer to LDS bytes [" + std::to_string(wave.checks.lds_begin) + ", " +
+              std::to_string(wave.checks.lds_end) + "): the workgroup has " +
+              std::to_string(wave.group->lds_bytes));
   return first;
 }
 

@@ -114,7 +114,7 @@ void load_into_lds(Wave& wave, const Step& step) {
     load_element<kWidth, Place::kWhole>(value, 0, from);
     std::memcpy(wave.group->lds.data() + place, value, 4);
   }
-  mark_lds_transfer(wave, first, first + 4 * kLanes);
+  mark_lds_transfer(wave, first);
 }
 
 template <Segment kSegment>
