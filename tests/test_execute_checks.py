@@ -290,3 +290,15 @@ def test_transfers_of_inactive_lanes_write_nothing():
     assert "transfer to LDS bytes [496, 752)" in refused(
         f"{BUFFER} s_movk_i32 m0, 0x1f0\n buffer_load_dword v1, s[40:43], 0 offen lds"
     )
+
+
+def test_flat_accesses_without_a_wait_are_not_limited():
+    """Stores are never waited for; loads may pile up beyond what the counters can count."""
+    address = "v_mov_b32 v2, s4\n v_mov_b32 v3, s5\n"
+    out = "v_mov_b32 v2, s6\n v_mov_b32 v3, s7\n"
+    run(out + "flat_store_dword v[2:3], v1\n" * 100 + WAIT, ROW, lds=512)
+
+    flat = "".join(f"flat_load_dword v{100 + i}, v[2:3]\n" for i in range(40))
+    plain = "".join(f"global_load_dword v{140 + i}, v1, s[4:5]\n" for i in range(80))
+    use = "v_mov_b32 v5, v139"
+    check(f"{address} {flat} {plain} {use}", f"{address} {flat} {plain} {WAIT}\n {use}", "touches v139")

@@ -177,6 +177,11 @@ void check_step(Wave& wave, const Step& step) {
   if (wave.checks.vector_memory_count | wave.checks.lgkm_count) check_pending(wave, step);
 }
 
+static void append(std::vector<Outstanding>& queue, int& count, const Outstanding& entry) {
+  if (count == static_cast<int>(queue.size())) queue.resize(2 * queue.size());
+  queue[static_cast<size_t>(count++)] = entry;
+}
+
 void track_step(Wave& wave, const Step& step) {
   WaveChecks& checks = wave.checks;
   const auto effect = static_cast<Effect>(step.effect);
@@ -197,18 +202,16 @@ void track_step(Wave& wave, const Step& step) {
   entry.lds_begin = checks.lds_begin;
   entry.lds_end = checks.lds_end;
   checks.lds_begin = checks.lds_end = 0;
+  // A flat store writes no register and covers nothing: it may return before or after any other access.
+  if (entry.flat && entry.watch == 0) return;
   if (effect == Effect::kVectorMemory || effect == Effect::kFlat) {
-    if (checks.vector_memory_count == kMaxVmcnt) wait_for(wave, kMaxVmcnt - 1, kMaxLgkmcnt);
-    checks.vector_memory[static_cast<size_t>(checks.vector_memory_count++)] = entry;
+    if (checks.vector_memory_count >= kMaxVmcnt) wait_for(wave, kMaxVmcnt - 1, kMaxLgkmcnt);
+    append(checks.vector_memory, checks.vector_memory_count, entry);
   }
   if (effect != Effect::kVectorMemory) {
     // A full counter lets the oldest LDS access have returned; of scalar loads, any may be the one that has.
     if (effect == Effect::kLds) wait_for(wave, kMaxVmcnt, kMaxLgkmcnt - 1);
-    if (checks.lgkm_count == static_cast<int>(checks.lgkm.size()))
-      fault(wave, step, SimulatorError::Kind::kUnsupported,
-            "more than " + std::to_string(checks.lgkm.size()) +
-                " scalar and flat accesses without an s_waitcnt");
-    checks.lgkm[static_cast<size_t>(checks.lgkm_count++)] = entry;
+    append(checks.lgkm, checks.lgkm_count, entry);
   }
   checks.watch |= entry.watch;
   checks.scalar_watch |= entry.scalar_watch;

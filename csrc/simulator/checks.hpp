@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "program.hpp"
 
@@ -36,9 +37,10 @@ struct WaveChecks {
   uint32_t lds_transfers = 0;           // transfers into LDS among `vector_memory`
   uint32_t lds_begin = 0, lds_end = 0;  // of the transfer that executes
   int vector_memory_count = 0, lgkm_count = 0, matrix_count = 0;
-  std::array<Outstanding, kMaxVmcnt + 1> vector_memory;  // oldest first
-  std::array<Outstanding, 64>
-      lgkm;  // may hold more than the counter can: scalar loads that could have returned
+  // Oldest first. Both may hold more than the counters can: of accesses that return in any order, each may be
+  // the one that has not.
+  std::vector<Outstanding> vector_memory = std::vector<Outstanding>(kMaxVmcnt + 1);
+  std::vector<Outstanding> lgkm = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::array<MatrixInFlight, 24> matrix;
 
   void reset(bool check_waits, bool check_wait_states);
