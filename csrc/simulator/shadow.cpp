@@ -176,8 +176,10 @@ void WaveShadow::vector_alu(Wave& wave, const Step& step) {
     const unsigned lane = (select.kind == Operand::Kind::kScalar ? wave.scalar[select.index]
                                                                  : static_cast<uint32_t>(select.value)) &
                           63;
+    // Compilers keep lane masks here that are written for some lanes only.
+    const bool written = first.kind != Operand::Kind::kScalar || scalar_[first.index & 127];
     uint64_t& lanes = vector_[vector_index(instruction.dst)];
-    lanes = (lanes & ~(uint64_t{1} << lane)) | static_cast<uint64_t>(scalar_defined(first)) << lane;
+    lanes = (lanes & ~(uint64_t{1} << lane)) | static_cast<uint64_t>(written) << lane;
     return;
   }
   if (name == "v_swap_b32") {
