@@ -314,6 +314,28 @@ _UNWRITTEN = {
         ["s_mov_b32 s12, 1"],
         "v2 of lane 0 .*a store",
     ),
+    "spilled_scalar": _case(
+        "uninitialised",
+        [
+            "?",
+            "v_writelane_b32 v9, s12, 5",
+            "s_nop 0",
+            "v_readlane_b32 s13, v9, 5",
+            "s_nop 1",
+            "v_mov_b32_e32 v2, s13",
+            _STORE.format("v2"),
+        ],
+        [],
+        ["s_mov_b32 s12, 1"],
+        "v2 of lane 0 .*a store",
+    ),
+    "condition": _case(
+        "uninitialised",
+        ["?", "s_nop 1", "v_cndmask_b32_e64 v2, v9, v1, s[8:9]", _STORE.format("v2")],
+        ["v_cmp_gt_u32_e64 s[8:9], 7, v0"],
+        ["v_cmp_gt_u32_e64 s[8:9], 64, v0"],
+        "v2 of lane 7 .*a store",
+    ),
     "lds": _case(
         "uninitialised",
         ["?", "ds_read_b32 v2, v1", "s_waitcnt lgkmcnt(0)", _STORE.format("v2")],
