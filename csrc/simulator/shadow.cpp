@@ -44,6 +44,7 @@ std::string_view name_of(const Instruction& instruction) {
 }
 
 bool is_bitwise(std::string_view name) {
+  if (name.find("saveexec") != std::string_view::npos) return false;
   for (const char* prefix :
        {"s_and_", "s_or_", "s_xor_", "s_andn2_", "s_orn2_", "s_nand_", "s_nor_", "s_xnor_", "s_not_"})
     if (name.substr(0, std::string_view(prefix).size()) == prefix) return true;
@@ -137,8 +138,13 @@ void WaveShadow::check(Wave& wave, const Step& step, const Accesses& accesses) c
     demand_lanes(instruction.src[0], 1, wave.exec(), "a lane number");
   if (instruction.encoding == Encoding::kSop1 || instruction.encoding == Encoding::kSop2) {
     if (!traits.scalar_writes[kExec] && !traits.scalar_writes[kExec + 1]) return;
-    // EXEC AND mask is defined wherever EXEC is zero.
-    if (name.substr(0, 5) == "s_and" || name.substr(0, 5) == "s_mov") {
+    const Operand &a = instruction.src[0], &b = instruction.src[1];
+    if (is_bitwise(name) && b.kind != Operand::Kind::kNone) {
+      const uint64_t missing = ~((scalar_bits(a) & scalar_bits(b)) | decided_bits(wave, name, a, b));
+      const Operand& undefined = missing & ~scalar_bits(a) ? a : b;
+      if (missing) report(wave, step, scalar_name(undefined.index), "EXEC", first_lane(missing));
+    } else if (name.substr(0, 5) == "s_and" || name.substr(0, 5) == "s_mov") {
+      // s_and_saveexec needs its mask only where EXEC is 1.
       const uint64_t live = name.substr(0, 5) == "s_and" ? wave.exec() : kAll;
       for (const Operand& source : instruction.src)
         if (source.kind == Operand::Kind::kScalar && (live & ~scalar_bits(source)))
@@ -246,6 +252,26 @@ void WaveShadow::matrix(const Wave& wave, const Instruction& instruction) {
   }
 }
 
+// Bits of a result that one operand decides alone: a 0 of an AND, a 1 of an OR.
+uint64_t WaveShadow::decided_bits(const Wave& wave, std::string_view name, const Operand& a,
+                                  const Operand& b) const {
+  const auto value = [&wave](const Operand& operand) -> uint64_t {
+    if (operand.kind != Operand::Kind::kScalar) return operand.value;
+    return operand.dwords == 2 ? wave.scalar64(operand.index) : wave.scalar[operand.index] * 0x100000001ull;
+  };
+  const auto is = [&name](const char* prefix) {
+    return name.substr(0, std::string_view(prefix).size()) == prefix;
+  };
+  const uint64_t known_a = scalar_bits(a), known_b = scalar_bits(b);
+  const uint64_t zero_a = known_a & ~value(a), one_a = known_a & value(a);
+  const uint64_t zero_b = known_b & ~value(b), one_b = known_b & value(b);
+  if (is("s_and_") || is("s_nand_")) return zero_a | zero_b;
+  if (is("s_or_") || is("s_nor_")) return one_a | one_b;
+  if (is("s_andn2_")) return zero_a | one_b;
+  if (is("s_orn2_")) return one_a | zero_b;
+  return 0;
+}
+
 void WaveShadow::scalar_alu(const Wave& wave, const Step& step) {
   const Program& program = *wave.group->program;
   const Instruction& instruction = program.instruction(step);
@@ -258,15 +284,7 @@ void WaveShadow::scalar_alu(const Wave& wave, const Step& step) {
     bits = scalar_bits(a);
     if (b.kind != Operand::Kind::kNone) {
       bits &= scalar_bits(b);
-      // A defined 0 decides an AND.
-      if (name.substr(0, 6) == "s_and_" && name.find("saveexec") == std::string_view::npos) {
-        const auto value = [&](const Operand& operand) -> uint64_t {
-          if (operand.kind != Operand::Kind::kScalar) return operand.value;
-          return operand.dwords == 2 ? wave.scalar64(operand.index)
-                                     : wave.scalar[operand.index] * 0x100000001ull;
-        };
-        bits |= (scalar_bits(a) & ~value(a)) | (scalar_bits(b) & ~value(b));
-      }
+      if (name.find("saveexec") == std::string_view::npos) bits |= decided_bits(wave, name, a, b);
     }
   } else if (name.substr(0, 9) == "s_cselect") {
     const Operand& chosen = wave.scc ? a : b;

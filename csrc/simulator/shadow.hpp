@@ -9,6 +9,7 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "access.hpp"
@@ -38,6 +39,7 @@ class WaveShadow {
   void define_scalar(const Operand& operand, uint64_t bits);
   void vector_alu(Wave& wave, const Step& step);
   void matrix(const Wave& wave, const Instruction& instruction);
+  uint64_t decided_bits(const Wave& wave, std::string_view name, const Operand& a, const Operand& b) const;
   void scalar_alu(const Wave& wave, const Step& step);
   void lds_access(const Wave& wave, const Step& step, const Accesses& accesses, GroupShadow& group);
   uint64_t moved_lanes(const Wave& wave, const Instruction& instruction) const;
