@@ -16,14 +16,14 @@ _EXPLAINED = (
         "wait_states",
         r"M0 was written by the instruction before",
         "LLVM keeps one wait state between a write of M0 and a transfer into LDS on all of gfx9; AITER's "
-        "kernels write M0 right before theirs and run so on MI300X",
+        "kernels, shipped for MI300X, write M0 right before theirs",
     ),
     (
         r"aiter.*fmha_fwd",
         "wait_states",
         r"a VALU instruction reads an SGPR or VCC that another wrote .*\"v_cmp_",
         "LLVM keeps two wait states between a compare and any VALU instruction that reads its mask; AITER's "
-        "kernels select by a mask right behind the compare and run so on MI300X",
+        "kernels, shipped for MI300X, select by a mask right behind the compare",
     ),
     (
         r"aiter.*fmha_fwd",
@@ -31,13 +31,6 @@ _EXPLAINED = (
         r"is the first beyond \"(q|k|v|out)\"",
         "AITER bounds a head's rows by rows x row stride from the head's own first byte, so that the extent "
         "passes the end of the tensor by what lies behind the last row's own 256 bytes; no lane goes there",
-    ),
-    (
-        r"aiter.*fmha_fwd",
-        "wait_states",
-        r"the result of a matrix instruction",
-        "AITER has MFMA pairs that are close across a branch; the branch itself costs more than the wait "
-        "state that LLVM counts for it",
     ),
 )
 
