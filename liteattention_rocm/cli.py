@@ -1,12 +1,12 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | compare`."""
+"""The command line: `liteattention-rocm doctor | inspect | coverage | check | compare`."""
 
 import argparse
 import os
 import sys
 
-from .commands import compare, coverage, doctor, inspect
+from .commands import check, compare, coverage, doctor, inspect
 
-COMMANDS = {"doctor": doctor, "inspect": inspect, "coverage": coverage, "compare": compare}
+COMMANDS = {"check": check, "doctor": doctor, "inspect": inspect, "coverage": coverage, "compare": compare}
 
 
 def main(arguments=None) -> int:

@@ -1,7 +1,7 @@
 """The simulated MI300X: a ctypes view of libgfx942sim.so, a HIP library whose device memory is the host's.
 
 Environment, read by the library at its first use: LITEATTENTION_ROCM_SIM_THREADS (host threads), _CHECK
-("waits,wait_states" or "none"), _MATRIX ("float32" or "exact"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
+(what `checking` takes), _MATRIX ("float32" or "exact"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
 _XCDS. `set_option` sets the same later.
 """
 
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import os
 from pathlib import Path
 
 from . import _C, views
@@ -42,6 +43,16 @@ _SIGNATURES = {
     "gfx942sim_reset_statistics": [],
     "gfx942sim_statistics_json": [ctypes.c_char_p, ctypes.c_size_t],
     "gfx942sim_coverage_json": [ctypes.c_char_p, ctypes.c_size_t],
+    "gfx942sim_executed_json": [ctypes.c_char_p, ctypes.c_size_t],
+    "gfx942sim_findings_json": [ctypes.c_char_p, ctypes.c_size_t],
+    "gfx942sim_proof_json": [
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ],
     "gfx942sim_disassemble_json": [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t],
 }
 _RESULTS = {
@@ -50,6 +61,9 @@ _RESULTS = {
     "gfx942sim_reset_statistics": None,
     "gfx942sim_statistics_json": ctypes.c_size_t,
     "gfx942sim_coverage_json": ctypes.c_size_t,
+    "gfx942sim_executed_json": ctypes.c_size_t,
+    "gfx942sim_findings_json": ctypes.c_size_t,
+    "gfx942sim_proof_json": ctypes.c_size_t,
     "gfx942sim_disassemble_json": ctypes.c_size_t,
 }
 
@@ -138,7 +152,7 @@ def register(memory, label: str = "", writable: bool = True, *, library: str | N
 
 
 def set_option(name: str, value) -> None:
-    """Sets an option: threads, check, matrix, progress, compute_units or xcds.
+    """Sets an option: threads, check, mutation, delivery, findings, matrix, progress, compute_units or xcds.
 
     Raises:
         SimulatorError: unknown name or value.
@@ -176,6 +190,69 @@ def reset_statistics() -> None:
 def coverage() -> list[dict]:
     """The instructions that the decoder knows: name, encodings, and whether the simulator executes them."""
     return _read_json(library().gfx942sim_coverage_json)
+
+
+# What the options are where neither the environment nor a program has set them.
+_CHECK_DEFAULT = os.environ.get("LITEATTENTION_ROCM_SIM_CHECK") or "waits,wait_states"
+
+
+@contextlib.contextmanager
+def checking(check="all", *, mutation="none", delivery="early", findings="first"):
+    """Launches run under these options; afterwards the options have their defaults again.
+
+    Args:
+        check: "all", "none", or a comma-separated list of waits, wait_states, races, uninitialised, bounds
+            and resources.
+        mutation: a change to the kernel as it executes, "KIND:ADDRESS[:AMOUNT]"; KIND is skip, vmcnt,
+            lgkmcnt, m0, records or exec.
+        delivery: "early": a load's contents appear at once; "late": at the wait that covers it.
+        findings: "first": what a check finds ends the launch; "all": it is listed and execution goes on.
+
+    Raises:
+        SimulatorError: an unknown value.
+    """
+    chosen = {"check": check, "mutation": mutation, "delivery": delivery, "findings": findings}
+    defaults = {"check": _CHECK_DEFAULT, "mutation": "none", "delivery": "early", "findings": "first"}
+    try:
+        for name, value in chosen.items():
+            set_option(name, value)
+        yield
+    finally:
+        for name, value in defaults.items():
+            set_option(name, value)
+
+
+def findings() -> list[dict]:
+    """What checks under `findings="all"` have found since `reset_statistics`, once per check and instruction.
+
+    Returns:
+        [{check, kernel, address, message, occurrences}], addresses as in the ELF file.
+    """
+    return _read_json(library().gfx942sim_findings_json)
+
+
+def executed() -> list[int]:
+    """ELF addresses of the instructions that checked launches have executed since `reset_statistics`.
+
+    Launches that are checked by waits and wait_states alone are not recorded.
+    """
+    return _read_json(library().gfx942sim_executed_json)
+
+
+def prove(code_object: bytes, kernel: str, mutation: str) -> dict:
+    """Whether a mutation provably changes nothing, on every path of the kernel's control-flow graph.
+
+    Args:
+        mutation: skip of an s_waitcnt or s_nop, or a weakened counter, as for `checking`.
+
+    Returns:
+        {"proven": bool, "reason": what the proof rests on, or the first place where it fails}
+
+    Raises:
+        SimulatorError: not a code object, no such kernel, or a malformed mutation.
+    """
+    function = library().gfx942sim_proof_json
+    return _read_json(function, code_object, len(code_object), kernel.encode(), mutation.encode())
 
 
 def disassemble(code_object: bytes) -> dict:

@@ -42,11 +42,11 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
   return false;
 }
 
-[[noreturn]] void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
-                          const char* counter) {
-  fault(wave, step, SimulatorError::Kind::kCheck,
-        "touches " + name + " before an s_waitcnt " + counter +
-            " covers the load into it: " + describe(wave, load));
+void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
+             const char* counter) {
+  report_finding(wave, step, "waits",
+                 "touches " + name + " before an s_waitcnt " + counter +
+                     " covers the load into it: " + describe(wave, load));
 }
 
 bool reads(const Wave& wave, const Step& step, const RegisterRange& range) {
@@ -129,10 +129,10 @@ void check_matrix(Wave& wave, const Step& step) {
                                    ? required_by_matrix(now, *entry.detail)
                                    : required_by_other(program.instruction(step), now, *entry.detail);
     if (elapsed < needed.states)
-      fault(wave, step, SimulatorError::Kind::kCheck,
-            std::string(needed.what) + " the result of a matrix instruction after " +
-                std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) + ": " +
-                describe(wave, *entry.step));
+      report_finding(wave, step, "wait_states",
+                     std::string(needed.what) + " the result of a matrix instruction after " +
+                         std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) +
+                         ": " + describe(wave, *entry.step));
     ++i;
   }
   if (expired) rebuild_watch(checks);
@@ -163,8 +163,9 @@ void track_matrix(Wave& wave, const Step& step) {
 }  // namespace
 
 void WaveChecks::reset(bool check_waits, bool check_wait_states) {
-  waits = check_waits;
+  waits = report_waits = check_waits;
   wait_states = check_wait_states;
+  serial = 0;
   watch = 0;
   scalar_watch = 0;
   lds_transfers = 0;
@@ -172,8 +173,25 @@ void WaveChecks::reset(bool check_waits, bool check_wait_states) {
   lds_begin = lds_end = 0;
 }
 
+bool WaveChecks::is_outstanding(uint64_t wanted) const {
+  for (int i = 0; i < vector_memory_count; ++i)
+    if (vector_memory[static_cast<size_t>(i)].serial == wanted) return true;
+  for (int i = 0; i < lgkm_count; ++i)
+    if (lgkm[static_cast<size_t>(i)].serial == wanted) return true;
+  return false;
+}
+
+unsigned matrix_requirement(const Program& program, const Step& producer, const Step& consumer) {
+  const StepDetail &made = program.detail(producer), &now = program.detail(consumer);
+  const Requirement needed = now.effect == Effect::kMatrix
+                                 ? required_by_matrix(now, made)
+                                 : required_by_other(program.instruction(consumer), now, made);
+  return needed.states;
+}
+
 void check_step(Wave& wave, const Step& step) {
   if (wave.checks.matrix_count) check_matrix(wave, step);
+  if (!wave.checks.report_waits) return;
   if (wave.checks.vector_memory_count | wave.checks.lgkm_count) check_pending(wave, step);
 }
 
@@ -197,6 +215,7 @@ void track_step(Wave& wave, const Step& step) {
   entry.scalar_result = detail.scalar_result;
   entry.watch = detail.result_watch;
   entry.scalar_watch = detail.scalar_result_watch;
+  entry.serial = ++checks.serial;
   entry.flat = effect == Effect::kFlat;
   entry.out_of_order = entry.flat || effect == Effect::kScalarMemory;
   entry.lds_begin = checks.lds_begin;
@@ -262,12 +281,14 @@ bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end) {
 }
 
 void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end) {
+  if (!wave.checks.report_waits) return;
   for (int i = 0; i < wave.checks.vector_memory_count; ++i) {
     const Outstanding& load = wave.checks.vector_memory[static_cast<size_t>(i)];
     if (load.lds_begin < end && begin < load.lds_end)
-      fault(wave, step, SimulatorError::Kind::kCheck,
-            "touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
-                " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
+      report_finding(
+          wave, step, "waits",
+          "touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
+              " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "program.hpp"
@@ -22,6 +23,7 @@ struct Outstanding {
   bool flat = false;                    // counted by vmcnt and by lgkmcnt
   bool out_of_order = false;            // only a wait for 0 covers it
   uint32_t lds_begin = 0, lds_end = 0;  // bytes of LDS that a transfer into LDS will write
+  uint64_t serial = 0;                  // counts the wave's memory instructions
 };
 
 struct MatrixInFlight {
@@ -31,8 +33,10 @@ struct MatrixInFlight {
 };
 
 struct WaveChecks {
-  bool waits = false, wait_states = false;
-  uint64_t watch = 0;  // as Step::watch, of everything below
+  bool waits = false, wait_states = false;  // what is tracked
+  bool report_waits = false;                // and whether a missing wait ends the launch
+  uint64_t serial = 0;                      // of the latest memory instruction
+  uint64_t watch = 0;                       // as Step::watch, of everything below
   uint32_t scalar_watch = 0;
   uint32_t lds_transfers = 0;           // transfers into LDS among `vector_memory`
   uint32_t lds_begin = 0, lds_end = 0;  // of the transfer that executes
@@ -44,7 +48,13 @@ struct WaveChecks {
   std::array<MatrixInFlight, 24> matrix;
 
   void reset(bool check_waits, bool check_wait_states);
+  bool is_outstanding(uint64_t serial) const;
 };
+
+// Ends the launch with what a check has found or, where findings are collected, lists it.
+void report_finding(const Wave& wave, const Step& step, const char* check, const std::string& reason);
+// Wait states that `consumer` needs behind the matrix instruction `producer`.
+unsigned matrix_requirement(const class Program& program, const Step& producer, const Step& consumer);
 
 // Called before a step whose `watch` meets the wave's: throws when it really touches something outstanding.
 void check_step(Wave& wave, const Step& step);

@@ -6,6 +6,7 @@
 #include "hip_call.hpp"
 #include "launch.hpp"
 #include "options.hpp"
+#include "static_proof.hpp"
 
 namespace gfx942 {
 namespace {
@@ -71,6 +72,40 @@ size_t gfx942sim_statistics_json(char* buffer, size_t size) {
 
 void gfx942sim_reset_statistics() {
   reset_statistics();
+  forget_executed_addresses();
+  forget_findings();
+}
+
+size_t gfx942sim_executed_json(char* buffer, size_t size) {
+  return deliver_text(__func__, buffer, size, [] {
+    std::string text;
+    for (const uint64_t address : executed_addresses())
+      text += (text.empty() ? "[" : ",") + std::to_string(address);
+    return text.empty() ? "[]" : text + "]";
+  });
+}
+
+size_t gfx942sim_findings_json(char* buffer, size_t size) {
+  return deliver_text(__func__, buffer, size, [] {
+    std::string text;
+    for (const Finding& finding : findings())
+      text += std::string(text.empty() ? "[" : ",\n") + "{\"check\":" + json_string(finding.check) +
+              ",\"kernel\":" + json_string(finding.kernel) +
+              ",\"address\":" + std::to_string(finding.address) +
+              ",\"message\":" + json_string(finding.message) +
+              ",\"occurrences\":" + std::to_string(finding.occurrences) + "}";
+    return text.empty() ? "[]" : text + "]";
+  });
+}
+
+size_t gfx942sim_proof_json(const void* code_object, size_t bytes, const char* kernel, const char* mutation,
+                            char* buffer, size_t size) {
+  return deliver_text(__func__, buffer, size, [&] {
+    require_pointer(code_object, "code_object");
+    require_pointer(kernel, "kernel");
+    require_pointer(mutation, "mutation");
+    return proof_json(static_cast<const uint8_t*>(code_object), bytes, kernel, mutation);
+  });
 }
 
 size_t gfx942sim_coverage_json(char* buffer, size_t size) {

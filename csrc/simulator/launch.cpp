@@ -165,6 +165,11 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.implicit_queue_address = dispatch.queue_address();
   launch.matrix = current.matrix;
   launch.checks = current.checks;
+  launch.mutation = current.mutation;
+  launch.delivery = current.delivery;
+  launch.collect_findings = current.collect_findings;
+  const std::shared_ptr<LaunchObservation> observation = observe(launch);
+  launch.observation = observation.get();
 
   const Clock::time_point start = Clock::now();
   Job job(launch, current.threads);

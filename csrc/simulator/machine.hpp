@@ -44,7 +44,7 @@ class AddressSpace {
     uint32_t any, writable;  // index in regions_, or kNone
   };
   std::vector<Region> regions_;
-  std::vector<uint64_t> bounds_;     // ascending; interval i is [bounds_[i], bounds_[i + 1])
+  std::vector<uint64_t> bounds_;  // ascending; interval i is [bounds_[i], bounds_[i + 1])
   std::vector<Interval> intervals_;
 };
 
@@ -64,8 +64,8 @@ struct KernelDescriptor {  // 64-byte .kd, decoded
 struct Kernel {
   std::string name;
   std::shared_ptr<const Program> program;
-  uint64_t entry = 0;              // address of the first instruction
-  uint64_t load_bias = 0;          // address minus ELF virtual address; subtract it when printing addresses
+  uint64_t entry = 0;      // address of the first instruction
+  uint64_t load_bias = 0;  // address minus ELF virtual address; subtract it when printing addresses
   KernelDescriptor descriptor;
   uint64_t descriptor_address = 0;
   uint32_t code_object_version = 5;
@@ -75,12 +75,40 @@ enum class MatrixArithmetic : uint8_t { kFloat32, kExact };
 
 struct Checks {
   bool waits = true;        // reading or overwriting a register with a load still outstanding
-  bool wait_states = true;  // MFMA results touched too early
+  bool wait_states = true;  // MFMA results touched too early; under observation every hazard of hazards.hpp
+  // The rest runs under observation, which is many times slower.
+  bool races = false;          // unordered accesses to the same bytes of LDS or memory
+  bool uninitialised = false;  // contents never written that reach a store, an address, a branch or EXEC
+  bool bounds = false;         // buffers whose own extent leaves registered memory
+  bool resources = false;      // registers beyond what the kernel descriptor allocates
+  bool observe() const { return races || uninitialised || bounds || resources; }
 };
 
+// One change to a kernel, made as it executes.
+struct Mutation {
+  enum class Kind : uint8_t {
+    kNone,
+    kSkip,   // the instruction is left out and takes no time
+    kVmcnt,  // `amount` is added to the counter of an s_waitcnt that it does not leave open
+    kLgkmcnt,
+    kM0,       // `amount` is added to M0 once the instruction has executed
+    kRecords,  // `amount` is added to num_records of the buffer that the instruction uses
+    kExec,  // once the instruction has executed, EXEC loses its highest lane (amount < 0) or gains all lanes
+  };
+  Kind kind = Kind::kNone;
+  uint64_t address = 0;  // of the instruction, in the ELF file
+  int64_t amount = 0;
+};
+
+// When the contents of a load appear in its destination: at once, or at the wait that covers it.
+enum class Delivery : uint8_t { kEarly, kLate };
+
+// What the checks under observation know about a launch, shared by its workgroups.
+struct LaunchObservation;
+
 struct Counters {
-  uint64_t instructions = 0;                    // wave instructions executed
-  std::array<uint64_t, 10> by_category{};       // indexed by Category
+  uint64_t instructions = 0;               // wave instructions executed
+  std::array<uint64_t, 10> by_category{};  // indexed by Category
   uint64_t workgroups = 0, waves = 0;
   uint64_t bytes_loaded = 0, bytes_stored = 0;  // vector memory, in-bounds lanes
   Counters& operator+=(const Counters& other);
@@ -89,15 +117,19 @@ struct Counters {
 struct Launch {
   const Kernel* kernel = nullptr;
   const AddressSpace* memory = nullptr;
-  std::array<uint32_t, 3> grid{1, 1, 1};        // workgroups
-  std::array<uint32_t, 3> block{1, 1, 1};       // work-items
-  uint32_t dynamic_lds = 0;                     // bytes
-  uint64_t kernarg_address = 0;                 // host address of the complete kernel-argument segment
-  uint64_t dispatch_packet_address = 0;         // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
+  std::array<uint32_t, 3> grid{1, 1, 1};   // workgroups
+  std::array<uint32_t, 3> block{1, 1, 1};  // work-items
+  uint32_t dynamic_lds = 0;                // bytes
+  uint64_t kernarg_address = 0;            // host address of the complete kernel-argument segment
+  uint64_t dispatch_packet_address = 0;    // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
   uint64_t implicit_queue_address = 0;
   MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
   Checks checks;
-  const std::atomic<bool>* stop = nullptr;      // polled: true ends the launch with kInterrupted
+  Mutation mutation;
+  Delivery delivery = Delivery::kEarly;
+  bool collect_findings = false;             // under observation: list what the checks find and go on
+  LaunchObservation* observation = nullptr;  // null: not observed
+  const std::atomic<bool>* stop = nullptr;   // polled: true ends the launch with kInterrupted
 };
 
 // Executes one workgroup to its end. One Machine per host thread; it is reused between workgroups so that
@@ -112,6 +144,25 @@ class Machine {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// For a launch that is checked, mutated or delivers late; null where none of that is asked for.
+std::shared_ptr<LaunchObservation> observe(const Launch& launch);
+// What the checks of observed launches that collect have found since it was last forgotten, each kind of
+// finding at an instruction once.
+struct Finding {
+  std::string check;  // waits, wait_states, ...
+  std::string kernel;
+  uint64_t address = 0;  // in the ELF file
+  std::string message;   // of the first occurrence
+  uint64_t occurrences = 0;
+};
+std::vector<Finding> findings();
+void forget_findings();
+
+// ELF addresses of the instructions that observed launches have executed since they were last forgotten,
+// ascending.
+std::vector<uint64_t> executed_addresses();
+void forget_executed_addresses();
 
 // Mnemonics that the executor implements, for the coverage command.
 bool is_implemented(Op op);

@@ -7,6 +7,20 @@
 
 namespace gfx942 {
 
+int swizzle_source(uint32_t pattern, int lane) {
+  if (pattern >= 0xE000) return -1;  // FFT order
+  if (pattern >= 0xC000) {           // rotation within 32 lanes
+    const int keep = static_cast<int>(pattern & 31), amount = static_cast<int>(pattern >> 5 & 31);
+    const int moved = pattern & 0x400 ? (lane & 31) - amount : (lane & 31) + amount;
+    return (lane & 32) | (((lane & keep) | (moved & ~keep)) & 31);
+  }
+  if (pattern & 0x8000) return (lane & ~3) | static_cast<int>(pattern >> 2 * (lane & 3) & 3);
+  const int in_group =
+      (((lane & 31) & static_cast<int>(pattern & 31)) | static_cast<int>(pattern >> 5 & 31)) ^
+      static_cast<int>(pattern >> 10 & 31);
+  return (lane & 32) | in_group;
+}
+
 namespace {
 
 // Byte address of each lane's element, its bounds checked for active lanes.
@@ -217,21 +231,6 @@ void forward_permute(Wave& wave, const Step& step) {
   uint32_t* to = rows(wave, instruction.dst);
   for (int lane = 0; lane < kLanes; ++lane)
     if (exec >> lane & 1) to[lane] = moved[lane];
-}
-
-// The lane that `lane` reads under a ds_swizzle pattern, or -1 when the pattern is not modelled.
-int swizzle_source(uint32_t pattern, int lane) {
-  if (pattern >= 0xE000) return -1;  // FFT order
-  if (pattern >= 0xC000) {           // rotation within 32 lanes
-    const int keep = static_cast<int>(pattern & 31), amount = static_cast<int>(pattern >> 5 & 31);
-    const int moved = pattern & 0x400 ? (lane & 31) - amount : (lane & 31) + amount;
-    return (lane & 32) | (((lane & keep) | (moved & ~keep)) & 31);
-  }
-  if (pattern & 0x8000) return (lane & ~3) | static_cast<int>(pattern >> 2 * (lane & 3) & 3);
-  const int in_group =
-      (((lane & 31) & static_cast<int>(pattern & 31)) | static_cast<int>(pattern >> 5 & 31)) ^
-      static_cast<int>(pattern >> 10 & 31);
-  return (lane & 32) | in_group;
 }
 
 void swizzle(Wave& wave, const Step& step) {

@@ -24,8 +24,9 @@ int integer(const std::string& name, const std::string& value, int low, int high
 }
 
 Checks parse_checks(const std::string& value) {
-  Checks checks{false, false};
+  Checks checks{false, false, false, false, false, false};
   if (value == "none") return checks;
+  if (value == "all") return Checks{true, true, true, true, true, true};
   for (size_t begin = 0; begin <= value.size();) {
     const size_t end = std::min(value.find(',', begin), value.size());
     const std::string word = value.substr(begin, end - begin);
@@ -33,8 +34,18 @@ Checks parse_checks(const std::string& value) {
       checks.waits = true;
     else if (word == "wait_states")
       checks.wait_states = true;
+    else if (word == "races")
+      checks.races = true;
+    else if (word == "uninitialised")
+      checks.uninitialised = true;
+    else if (word == "bounds")
+      checks.bounds = true;
+    else if (word == "resources")
+      checks.resources = true;
     else
-      refuse("check", value, "none, or a comma-separated list of waits and wait_states");
+      refuse("check", value,
+             "none, all, or a comma-separated list of waits, wait_states, races, uninitialised, bounds and "
+             "resources");
     begin = end + 1;
   }
   return checks;
@@ -45,6 +56,14 @@ void apply(Options& options, const std::string& name, const std::string& value) 
     options.threads = integer(name, value, 1, 1024);
   } else if (name == "check") {
     options.checks = parse_checks(value);
+  } else if (name == "mutation") {
+    options.mutation = parse_mutation(value);
+  } else if (name == "delivery") {
+    if (value != "early" && value != "late") refuse(name, value, "early, late");
+    options.delivery = value == "late" ? Delivery::kLate : Delivery::kEarly;
+  } else if (name == "findings") {
+    if (value != "first" && value != "all") refuse(name, value, "first, all");
+    options.collect_findings = value == "all";
   } else if (name == "matrix") {
     if (value != "float32" && value != "exact") refuse(name, value, "float32, exact");
     options.matrix = value == "exact" ? MatrixArithmetic::kExact : MatrixArithmetic::kFloat32;
@@ -56,8 +75,9 @@ void apply(Options& options, const std::string& name, const std::string& value) 
   } else if (name == "xcds") {
     options.xcds = integer(name, value, 1, 64);
   } else {
-    throw std::invalid_argument("there is no option '" + name +
-                                "', allowed: threads, check, matrix, progress, compute_units, xcds");
+    throw std::invalid_argument(
+        "there is no option '" + name +
+        "', allowed: threads, check, mutation, delivery, findings, matrix, progress, compute_units, xcds");
   }
 }
 
@@ -95,6 +115,30 @@ void read_environment(Settings& current) {
 }
 
 }  // namespace
+
+Mutation parse_mutation(const std::string& value) {
+  static const std::pair<const char*, Mutation::Kind> kKinds[] = {
+      {"skip", Mutation::Kind::kSkip},       {"vmcnt", Mutation::Kind::kVmcnt},
+      {"lgkmcnt", Mutation::Kind::kLgkmcnt}, {"m0", Mutation::Kind::kM0},
+      {"records", Mutation::Kind::kRecords}, {"exec", Mutation::Kind::kExec},
+  };
+  if (value == "none") return {};
+  const size_t first = value.find(':'),
+               second = value.find(':', first == std::string::npos ? first : first + 1);
+  try {
+    for (const auto& [name, kind] : kKinds) {
+      if (first == std::string::npos || value.compare(0, first, name) != 0) continue;
+      Mutation mutation;
+      mutation.kind = kind;
+      mutation.address = std::stoull(value.substr(first + 1, second - first - 1), nullptr, 0);
+      if (second != std::string::npos) mutation.amount = std::stoll(value.substr(second + 1), nullptr, 0);
+      return mutation;
+    }
+  } catch (const std::logic_error&) {
+  }
+  refuse("mutation", value,
+         "none, or KIND:ADDRESS[:AMOUNT] where KIND is skip, vmcnt, lgkmcnt, m0, records or exec");
+}
 
 Options options() {
   std::lock_guard lock(locks().options);

@@ -10,6 +10,9 @@ namespace gfx942 {
 struct Options {
   unsigned threads;  // host threads that execute workgroups
   Checks checks;
+  Mutation mutation;
+  Delivery delivery = Delivery::kEarly;
+  bool collect_findings = false;  // under observation a finding is listed and execution goes on
   MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
   enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one
   int compute_units = 304;                                                      // of an MI300X
@@ -19,6 +22,10 @@ struct Options {
 // A copy of the current settings. The first call reads LITEATTENTION_ROCM_SIM_{THREADS, CHECK, MATRIX,
 // PROGRESS, COMPUTE_UNITS, XCDS}; throws std::invalid_argument as long as one of them is malformed.
 Options options();
+
+// "none" or "KIND:ADDRESS[:AMOUNT]", KIND one of skip, vmcnt, lgkmcnt, m0, records, exec. Throws
+// std::invalid_argument.
+Mutation parse_mutation(const std::string& value);
 
 // Throws std::invalid_argument that names the option, the value and what is allowed.
 void set_option(const std::string& name, const std::string& value);

@@ -8,8 +8,6 @@
 
 namespace gfx942 {
 
-namespace {
-
 bool accumulates(Op op) {
   switch (op) {
   case Op::V_FMAC_F32:
@@ -23,6 +21,31 @@ bool accumulates(Op op) {
   default: return false;
   }
 }
+
+int dpp_source(unsigned control, int lane) {
+  const int row = lane & ~15, in_row = lane & 15;
+  const auto within_row = [&](int position) { return position < 0 || position > 15 ? -1 : row + position; };
+  if (control < 0x100) return (lane & ~3) | static_cast<int>(control >> 2 * (lane & 3) & 3);
+  const int amount = static_cast<int>(control & 15);
+  switch (control) {
+  case 0x130: return lane == 63 ? -1 : lane + 1;    // wave_shl
+  case 0x134: return (lane + 1) & 63;               // wave_rol
+  case 0x138: return lane - 1;                      // wave_shr
+  case 0x13C: return (lane + 63) & 63;              // wave_ror
+  case 0x140: return row + 15 - in_row;             // row_mirror
+  case 0x141: return (lane & ~7) + 7 - (lane & 7);  // row_half_mirror
+  case 0x142: return row == 0 ? -1 : row - 1;       // row_bcast15
+  case 0x143: return lane < 32 ? -1 : 31;           // row_bcast31
+  default: break;
+  }
+  if (control > 0x100 && control < 0x110) return within_row(in_row + amount);     // row_shl
+  if (control > 0x110 && control < 0x120) return within_row(in_row - amount);     // row_shr
+  if (control > 0x120 && control < 0x130) return row + ((in_row - amount) & 15);  // row_ror
+  if (control >= 0x150 && control < 0x160) return row + amount;                   // row_newbcast
+  return -1;
+}
+
+namespace {
 
 // 16-bit instructions that leave the upper half of their destination as it was; the others clear it.
 bool keeps_high_half(Op op) {
@@ -135,30 +158,6 @@ uint32_t sdwa_select(uint32_t value, unsigned select, bool sign_extend) {
     return sign_extend ? static_cast<uint32_t>(static_cast<int16_t>(half)) : half;
   }
   return value;
-}
-
-// The lane that `lane` reads under a DPP control, or -1.
-int dpp_source(unsigned control, int lane) {
-  const int row = lane & ~15, in_row = lane & 15;
-  const auto within_row = [&](int position) { return position < 0 || position > 15 ? -1 : row + position; };
-  if (control < 0x100) return (lane & ~3) | static_cast<int>(control >> 2 * (lane & 3) & 3);
-  const int amount = static_cast<int>(control & 15);
-  switch (control) {
-  case 0x130: return lane == 63 ? -1 : lane + 1;    // wave_shl
-  case 0x134: return (lane + 1) & 63;               // wave_rol
-  case 0x138: return lane - 1;                      // wave_shr
-  case 0x13C: return (lane + 63) & 63;              // wave_ror
-  case 0x140: return row + 15 - in_row;             // row_mirror
-  case 0x141: return (lane & ~7) + 7 - (lane & 7);  // row_half_mirror
-  case 0x142: return row == 0 ? -1 : row - 1;       // row_bcast15
-  case 0x143: return lane < 32 ? -1 : 31;           // row_bcast31
-  default: break;
-  }
-  if (control > 0x100 && control < 0x110) return within_row(in_row + amount);     // row_shl
-  if (control > 0x110 && control < 0x120) return within_row(in_row - amount);     // row_shr
-  if (control > 0x120 && control < 0x130) return row + ((in_row - amount) & 15);  // row_ror
-  if (control >= 0x150 && control < 0x160) return row + amount;                   // row_newbcast
-  return -1;
 }
 
 void apply_dpp(Wave& wave, const Instruction& instruction, uint32_t* row, unsigned rows) {

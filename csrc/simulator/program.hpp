@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -76,6 +77,8 @@ struct StepDetail {
   std::array<uint64_t, 2> scalar_mask{};
 };
 
+struct InstructionTraits;
+
 class Program {
  public:
   Program(const uint8_t* code, uint64_t bytes, uint64_t base_address);
@@ -85,6 +88,8 @@ class Program {
   const std::vector<Instruction>& instructions() const { return instructions_; }
   const Instruction& instruction(const Step& step) const { return instructions_[step.index]; }
   const StepDetail& detail(const Step& step) const { return details_[step.index]; }
+  // What the checks under observation need to know about an instruction, computed at the first call.
+  const InstructionTraits& traits(const Step& step) const;
   const std::string& undecodable(const Step& step) const { return undecodable_.at(step.index); }
 
  private:
@@ -107,7 +112,16 @@ class Program {
   };
   std::deque<ConstantRow> constants_;
   std::unordered_map<uint64_t, uint64_t> constant_address_;
+  mutable std::once_flag traits_once_;
+  mutable std::shared_ptr<const std::vector<InstructionTraits>> traits_;
 };
+
+// The lane that `lane` reads under a DPP control, or -1.
+int dpp_source(unsigned control, int lane);
+// The lane that `lane` reads under a ds_swizzle pattern, or -1 when the pattern is not modelled.
+int swizzle_source(uint32_t pattern, int lane);
+// Whether the old destination is an addend: v_fmac and its like.
+bool accumulates(Op op);
 
 // How a mnemonic executes; empty when it is not implemented.
 struct HandlerTable {

@@ -61,6 +61,7 @@ struct alignas(64) Wave {
   std::array<uint64_t, 10> executed;  // instructions by category
   uint8_t* scratch;                   // private segments, lane after lane
   WaveChecks checks;
+  struct WaveObservation* observation;  // null: not observed
 
   uint64_t exec() const { return scalar_pair[kExec / 2]; }
   uint64_t vcc() const { return scalar_pair[kVcc / 2]; }
@@ -113,6 +114,7 @@ struct Workgroup {
   const Region* region = nullptr;  // the region of the latest access
   uint64_t bytes_loaded = 0, bytes_stored = 0;
   uint64_t realtime = 0;
+  struct GroupObservation* observation = nullptr;  // null: not observed
 };
 
 // The host's MXCSR value for a rounding and a denormal field of MODE.

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include "observation.hpp"
 #include "program.hpp"
 #include "registers.hpp"
 
@@ -86,6 +87,7 @@ struct Machine::State {
   Workgroup group;
   std::vector<Wave*> waves;
   std::vector<uint8_t> scratch;
+  std::unique_ptr<GroupObservation> observation;
 
   ~State() {
     for (Wave* wave : waves) ::operator delete(wave, std::align_val_t{alignof(Wave)});
@@ -104,7 +106,8 @@ struct Machine::State {
 
 namespace {
 
-void set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
+// Returns how many SGPRs the launch initialised.
+unsigned set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
   const KernelDescriptor& descriptor = launch.kernel->descriptor;
   const uint32_t properties = descriptor.kernel_code_properties, rsrc2 = descriptor.compute_pgm_rsrc2;
   unsigned next = 0;
@@ -134,6 +137,7 @@ void set_up_scalars(const Launch& launch, const Workgroup& group, Wave& wave) {
   for (unsigned axis = 0; axis < 3; ++axis)
     if (rsrc2 >> (7 + axis) & 1) put(group.id[axis], 1);
   if (rsrc2 >> 10 & 1) put(0, 1);  // workgroup info
+  return next;
 }
 
 }  // namespace
@@ -149,6 +153,7 @@ void Machine::State::set_up_wave(const Launch& launch, Wave& wave, uint32_t inde
   fill(wave.scalar, 128);
   wave.index = index;
   wave.group = &group;
+  wave.observation = nullptr;
   wave.scratch = scratch.data() + index * group.scratch_bytes * kLanes;
   wave.scc = 0;
   wave.time = 0;
@@ -172,7 +177,8 @@ void Machine::State::set_up_wave(const Launch& launch, Wave& wave, uint32_t inde
   // themselves.
   wave.scalar[kFlatScratch] = static_cast<uint32_t>(kPrivateAperture);
   wave.scalar[kFlatScratch + 1] = static_cast<uint32_t>(kPrivateAperture >> 32);
-  set_up_scalars(launch, group, wave);
+  const unsigned scalars = set_up_scalars(launch, group, wave);
+  if (launch.observation) observe_wave(*observation, wave, scalars);
 
   // Hardware that preloads kernel arguments enters behind the 256 bytes that load them for hardware that
   // doesn't.
@@ -200,6 +206,12 @@ void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, si
   for (size_t i = 0; i + 4 <= scratch_bytes; i += 4) std::memcpy(&scratch[i], &kPoison, 4);
   group.region = launch.memory->regions().empty() ? &kNowhere : &launch.memory->regions().front();
   group.bytes_loaded = group.bytes_stored = 0;
+  group.observation = nullptr;
+  if (launch.observation) {
+    if (!observation) observation = std::make_unique<GroupObservation>();
+    group.observation = observation.get();
+    observe_group(*observation, group, wave_count);
+  }
 
   const uint32_t work_items = launch.block[0] * launch.block[1] * launch.block[2];
   reserve_waves(wave_count);
@@ -294,7 +306,9 @@ void Machine::State::run(const Launch& launch, size_t wave_count) {
           throw SimulatorError(SimulatorError::Kind::kInterrupted,
                                "kernel " + launch.kernel->name + ": interrupted");
         apply_mode(wave);
-        if (checked)
+        if (launch.observation)
+          run_wave_observed(wave, kQuantum);
+        else if (checked)
           run_wave<true>(wave);
         else
           run_wave<false>(wave);

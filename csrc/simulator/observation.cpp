@@ -1,0 +1,343 @@
+#include "observation.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+
+namespace gfx942 {
+
+namespace {
+
+// A mutant may lose its way out of a loop.
+constexpr uint64_t kMutantSteps = 4'000'000;
+
+std::mutex executed_mutex;
+std::set<uint64_t> executed_instructions;
+std::mutex findings_mutex;
+std::map<std::tuple<std::string, uint64_t, std::string>, Finding> found;
+
+unsigned field(uint32_t word, unsigned first, unsigned bits) {
+  return word >> first & ((1u << bits) - 1);
+}
+
+void check_resources(const Wave& wave, const Step& step, const LaunchObservation& launch) {
+  const InstructionTraits& traits = wave.group->program->traits(step);
+  const auto refuse = [&](const std::string& used, int count, const char* kind) {
+    report_finding(wave, step, "resources",
+                   "uses " + used + ", but the kernel descriptor allocates " + std::to_string(count) + " " +
+                       kind);
+  };
+  if (traits.highest_vgpr >= launch.vgprs)
+    refuse("v" + std::to_string(traits.highest_vgpr), launch.vgprs, "VGPRs");
+  if (traits.highest_agpr >= launch.agprs)
+    refuse("a" + std::to_string(traits.highest_agpr), launch.agprs, "AGPRs");
+  if (traits.highest_sgpr >= launch.sgprs)
+    refuse("s" + std::to_string(traits.highest_sgpr), launch.sgprs, "SGPRs");
+}
+
+void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) {
+  if (!accesses.buffer || !accesses.buffer_bytes ||
+      (wave.exec() == 0 && wave.group->program->traits(step).element_bytes == 0))
+    return;
+  const AddressSpace& memory = *wave.group->launch->memory;
+  if (memory.find(accesses.buffer_base, accesses.buffer_bytes)) return;
+  const Region* begins = memory.find(accesses.buffer_base, 1);
+  std::string reason = "the buffer [" + hexadecimal(accesses.buffer_base) + ", " +
+                       hexadecimal(accesses.buffer_base + accesses.buffer_bytes) +
+                       ") reaches outside registered memory";
+  if (begins)
+    reason += ": byte " + std::to_string(begins->end - accesses.buffer_base) + " of its " +
+              std::to_string(accesses.buffer_bytes) + " is the first beyond \"" + begins->label + "\"";
+  report_finding(wave, step, "bounds", reason);
+}
+
+void record_races(Wave& wave, const Step& step, const Accesses& accesses) {
+  GroupObservation& group = *wave.group->observation;
+  const uint32_t epoch = group.first_epoch + wave.observation->epoch;
+  if (accesses.lds_kind != Access::kNone)
+    group.lds_races.access(wave, step, accesses.lds, accesses.lds_kind, epoch);
+  if (accesses.memory_kind != Access::kNone)
+    wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind,
+                                                         accesses.device_scope, epoch);
+}
+
+// Takes the contents of a load back out of its destination until the covering wait.
+void withhold(Wave& wave, const Step& step, InFlight& entry) {
+  const Program& program = *wave.group->program;
+  const Instruction& instruction = program.instruction(step);
+  const uint64_t exec = wave.exec();
+  if (instruction.encoding == Encoding::kSmem && instruction.dst.kind == Operand::Kind::kScalar) {
+    for (unsigned s = instruction.dst.index;
+         s < instruction.dst.index + unsigned{instruction.dst.dwords} && s < 128; ++s) {
+      entry.scalars.emplace_back(&wave.scalar[s], wave.scalar[s]);
+      wave.scalar[s] = kPoison;
+    }
+    return;
+  }
+  for (unsigned i = 0; i < instruction.write_count; ++i) {
+    const VectorRange& range = instruction.writes[i];
+    for (unsigned r = range.first; r < range.first + unsigned{range.count}; ++r) {
+      InFlight::Row& row = entry.rows.emplace_back();
+      row.to = wave.vector[r & 511];
+      row.lanes = exec;
+      std::memcpy(row.contents.data(), row.to, sizeof row.contents);
+      for (int lane = 0; lane < kLanes; ++lane)
+        if (exec >> lane & 1) row.to[lane] = kPoison;
+    }
+  }
+}
+
+void withhold_lds(Wave& wave, const std::vector<uint8_t>& before, InFlight& entry) {
+  std::vector<uint8_t>& lds = wave.group->lds;
+  size_t at = 0;
+  for (const LaneRange& range : entry.accesses.lds) {
+    for (uint64_t byte = range.address; byte < range.address + range.bytes && byte < lds.size(); ++byte) {
+      entry.lds.emplace_back(static_cast<uint32_t>(byte), lds[byte]);
+      lds[byte] = before[at++];
+    }
+  }
+}
+
+void deliver(Wave& wave, InFlight& entry) {
+  for (const InFlight::Row& row : entry.rows)
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (row.lanes >> lane & 1) row.to[lane] = row.contents[static_cast<size_t>(lane)];
+  for (const auto& [to, contents] : entry.scalars) *to = contents;
+  for (const auto& [byte, contents] : entry.lds) wave.group->lds[byte] = contents;
+}
+
+// Forgets what the waits so far have covered.
+void retire(Wave& wave) {
+  std::vector<InFlight>& in_flight = wave.observation->in_flight;
+  size_t kept = 0;
+  for (InFlight& entry : in_flight) {
+    if (wave.checks.is_outstanding(entry.serial)) {
+      if (&in_flight[kept] != &entry) in_flight[kept] = std::move(entry);
+      ++kept;
+    } else {
+      deliver(wave, entry);
+    }
+  }
+  in_flight.resize(kept);
+}
+
+void mutate_wait(Wave& wave, const Step& step, const Mutation& mutation) {
+  const auto bits = static_cast<uint32_t>(step.src[1]);
+  int64_t vmcnt = (bits & 0xF) | (bits >> 14 & 3) << 4, lgkmcnt = bits >> 8 & 0xF;
+  if (mutation.kind == Mutation::Kind::kVmcnt)
+    vmcnt = std::min<int64_t>(vmcnt + mutation.amount, kMaxVmcnt);
+  else
+    lgkmcnt = std::min<int64_t>(lgkmcnt + mutation.amount, kMaxLgkmcnt);
+  wait_for(wave, static_cast<unsigned>(vmcnt), static_cast<unsigned>(lgkmcnt));
+}
+
+void execute(Wave& wave, const Step& step, bool mutated) {
+  const Mutation& mutation = wave.group->launch->mutation;
+  if (!mutated) return step.run(wave, step);
+  switch (mutation.kind) {
+  case Mutation::Kind::kVmcnt:
+  case Mutation::Kind::kLgkmcnt: return mutate_wait(wave, step, mutation);
+  case Mutation::Kind::kM0:
+    step.run(wave, step);
+    wave.scalar[kM0] += static_cast<uint32_t>(mutation.amount);
+    return;
+  case Mutation::Kind::kExec:
+    step.run(wave, step);
+    if (mutation.amount > 0)
+      wave.set_exec(~uint64_t{0});
+    else if (wave.exec())
+      wave.set_exec(wave.exec() & ~(uint64_t{1} << (63 - __builtin_clzll(wave.exec()))));
+    return;
+  default: return step.run(wave, step);
+  }
+}
+
+// The mutated resource is what the checks see as well.
+class MutatedRecords {
+ public:
+  MutatedRecords(Wave& wave, const Step& step, bool active) {
+    const Mutation& mutation = wave.group->launch->mutation;
+    if (!active || mutation.kind != Mutation::Kind::kRecords) return;
+    const Instruction& instruction = wave.group->program->instruction(step);
+    place_ = &wave.scalar[((instruction.encoding == Encoding::kSmem ? instruction.src[0] : instruction.src[1])
+                               .index +
+                           2u) &
+                          127];
+    was_ = *place_;
+    *place_ += static_cast<uint32_t>(mutation.amount);
+  }
+  ~MutatedRecords() {
+    if (place_) *place_ = was_;
+  }
+  MutatedRecords(const MutatedRecords&) = delete;
+  MutatedRecords& operator=(const MutatedRecords&) = delete;
+
+ private:
+  uint32_t* place_ = nullptr;
+  uint32_t was_ = 0;
+};
+
+}  // namespace
+
+LaunchObservation::LaunchObservation(const Launch& launch)
+    : kernel(*launch.kernel), executed(launch.kernel->program->instructions().size()) {
+  const KernelDescriptor& descriptor = kernel.descriptor;
+  // Granules of 8 registers for both files together, of 4 for where the AGPRs begin, of 16 SGPRs.
+  const int registers = static_cast<int>(field(descriptor.compute_pgm_rsrc1, 0, 6) + 1) * 8;
+  vgprs = std::min(registers, static_cast<int>(field(descriptor.compute_pgm_rsrc3, 0, 6) + 1) * 4);
+  agprs = registers - vgprs;
+  sgprs = static_cast<int>(field(descriptor.compute_pgm_rsrc1, 6, 4) / 2 + 1) * 16;
+  if (launch.mutation.kind != Mutation::Kind::kNone)
+    mutated = kernel.program->at(launch.mutation.address + kernel.load_bias);
+}
+
+LaunchObservation::~LaunchObservation() {
+  const std::lock_guard lock(executed_mutex);
+  for (size_t i = 0; i < executed.size(); ++i)
+    if (executed[i].load(std::memory_order_relaxed))
+      executed_instructions.insert(kernel.program->instructions()[i].address - kernel.load_bias);
+}
+
+std::shared_ptr<LaunchObservation> observe(const Launch& launch) {
+  if (!launch.checks.observe() && launch.mutation.kind == Mutation::Kind::kNone &&
+      launch.delivery == Delivery::kEarly)
+    return nullptr;
+  return std::make_shared<LaunchObservation>(launch);
+}
+
+void report_finding(const Wave& wave, const Step& step, const char* check, const std::string& reason) {
+  const Launch& launch = *wave.group->launch;
+  if (!launch.observation || !launch.collect_findings)
+    fault(wave, step, SimulatorError::Kind::kCheck, reason);
+  const uint64_t address = wave.group->program->instruction(step).address - launch.kernel->load_bias;
+  const std::lock_guard lock(findings_mutex);
+  Finding& finding = found[{launch.kernel->name, address, check}];
+  if (finding.occurrences++) return;
+  finding.check = check;
+  finding.kernel = launch.kernel->name;
+  finding.address = address;
+  try {
+    fault(wave, step, SimulatorError::Kind::kCheck, reason);
+  } catch (const SimulatorError& error) {
+    finding.message = error.what();
+  }
+}
+
+std::vector<Finding> findings() {
+  const std::lock_guard lock(findings_mutex);
+  std::vector<Finding> listed;
+  for (const auto& [key, finding] : found) listed.push_back(finding);
+  return listed;
+}
+
+void forget_findings() {
+  const std::lock_guard lock(findings_mutex);
+  found.clear();
+}
+
+std::vector<uint64_t> executed_addresses() {
+  const std::lock_guard lock(executed_mutex);
+  return {executed_instructions.begin(), executed_instructions.end()};
+}
+
+void forget_executed_addresses() {
+  const std::lock_guard lock(executed_mutex);
+  executed_instructions.clear();
+}
+
+void observe_group(GroupObservation& observation, const Workgroup& group, size_t wave_count) {
+  for (const WaveObservation& wave : observation.waves)
+    observation.first_epoch = std::max(observation.first_epoch, observation.first_epoch + wave.epoch);
+  ++observation.first_epoch;
+  observation.shadow.reset(group.lds_bytes);
+  observation.lds_races.resize(group.lds_bytes);
+  observation.waves.resize(wave_count);
+}
+
+void observe_wave(GroupObservation& observation, Wave& wave, unsigned scalars) {
+  WaveObservation& own = observation.waves[wave.index];
+  wave.observation = &own;
+  own.shadow.reset(scalars);
+  own.hazards.reset();
+  own.in_flight.clear();
+  own.epoch = 0;
+  own.steps = 0;
+  own.at_barrier = false;
+  // Waits are followed whatever is reported: races and late delivery rest on them.
+  const bool report = wave.checks.waits;
+  wave.checks.waits = true;
+  wave.checks.report_waits = report;
+}
+
+void run_wave_observed(Wave& wave, int quantum) {
+  WaveObservation& own = *wave.observation;
+  const Launch& launch = *wave.group->launch;
+  LaunchObservation& shared = *launch.observation;
+  const Checks& checks = launch.checks;
+  const bool late = launch.delivery == Delivery::kLate;
+  if (own.at_barrier) {
+    own.at_barrier = false;
+    ++own.epoch;
+    if (checks.races)
+      for (const InFlight& entry : own.in_flight) record_races(wave, *entry.step, entry.accesses);
+  }
+  std::vector<uint8_t> lds_before;
+  for (; quantum > 0; --quantum) {
+    const Step& step = *wave.next;
+    wave.next = &step + 1;
+    shared.executed[step.index].store(1, std::memory_order_relaxed);
+    const bool mutated = &step == shared.mutated;
+    if (shared.mutated && ++own.steps > kMutantSteps)
+      fault(wave, step, SimulatorError::Kind::kCheck,
+            "the mutant runs away: " + std::to_string(kMutantSteps) + " instructions of one wave");
+    if (mutated && launch.mutation.kind == Mutation::Kind::kSkip) continue;
+    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch))
+      check_step(wave, step);
+    if (checks.resources) check_resources(wave, step, shared);
+    if (checks.wait_states) own.hazards.check_and_record(wave, step);
+    const MutatedRecords records(wave, step, mutated);
+    find_accesses(wave, step, own.accesses);
+    if (checks.uninitialised) own.shadow.check(wave, step, own.accesses);
+    if (checks.bounds) check_extent(wave, step, own.accesses);
+    if (checks.uninitialised) own.shadow.propagate(wave, step, own.accesses, wave.group->observation->shadow);
+    const auto effect = static_cast<Effect>(step.effect);
+    const bool memory = effect != Effect::kNone && effect != Effect::kMatrix;
+    if (late && memory && own.accesses.lds_kind == Access::kStore &&
+        own.accesses.memory_kind != Access::kNone) {
+      lds_before.clear();
+      for (const LaneRange& range : own.accesses.lds)
+        for (uint64_t byte = range.address;
+             byte < range.address + range.bytes && byte < wave.group->lds.size(); ++byte)
+          lds_before.push_back(wave.group->lds[byte]);
+    }
+    ++wave.executed[step.category];
+    execute(wave, step, mutated);
+    if (checks.races) record_races(wave, step, own.accesses);
+    if (effect != Effect::kNone) track_step(wave, step);
+    if (memory) {
+      InFlight entry;
+      entry.serial = wave.checks.serial;
+      entry.step = &step;
+      entry.accesses = own.accesses;
+      if (late) {
+        if (own.accesses.lds_kind == Access::kStore && own.accesses.memory_kind != Access::kNone)
+          withhold_lds(wave, lds_before, entry);
+        else
+          withhold(wave, step, entry);
+      }
+      own.in_flight.push_back(std::move(entry));
+      if (own.in_flight.size() > 48) retire(wave);  // a full counter has made the oldest return
+    } else if (step.category == static_cast<uint8_t>(Category::kWait)) {
+      retire(wave);
+    }
+    wave.time += step.wait_states;
+    if (wave.status == WaveStatus::kAtBarrier) own.at_barrier = true;
+    if (wave.status != WaveStatus::kRunning) return;
+  }
+}
+
+}  // namespace gfx942

@@ -1,0 +1,183 @@
+"""Small attention problems that between them execute every path of a forward kernel."""
+
+import contextlib
+import dataclasses
+import math
+import struct
+
+import torch
+
+from .. import _C, aiter_kernel, simulator
+
+HEAD_DIM = 128
+_COMPUTE_UNITS = 304  # of an MI300X
+_POISON = -1  # as int16 and int32: NaN in bfloat16 and float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One launch of a forward kernel.
+
+    Attributes:
+        seqlen_q, seqlen_kv: rows of q and of k and v; k and v are q's own sequence where they are equal.
+        heads, kv_heads: query heads, and heads of k and v, which divide them.
+        strided: k and v are interleaved in one tensor [batch, seqlen_kv, 2, kv_heads, 128].
+        lse: whether the log-sum-exp is written.
+    """
+
+    seqlen_q: int
+    seqlen_kv: int
+    heads: int = 1
+    kv_heads: int = 1
+    batch: int = 1
+    strided: bool = False
+    lse: bool = True
+
+    def __post_init__(self):
+        for name in ("seqlen_q", "seqlen_kv", "heads", "kv_heads", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
+
+    def __str__(self):
+        heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        marks = (", strided v" if self.strided else "") + ("" if self.lse else ", no lse")
+        return f"{self.batch}x{heads}x{self.seqlen_q}x{self.seqlen_kv}{marks}"
+
+
+# Tails of query tiles. KV tiles that end in each of their quarters and at each place of a group of four rows,
+# the first tile and later ones, so that every load is the last one in bounds somewhere. One and several tiles
+# of each, waves without rows, shared KV heads.
+PROBLEMS = (
+    Problem(40, 130),
+    Problem(150, 229, heads=2, kv_heads=1, strided=True),
+    Problem(64, 64, batch=2),
+    Problem(1, 3),
+    Problem(20, 21),
+    Problem(42, 42),
+    Problem(17, 83),
+    Problem(33, 128),
+    Problem(129, 65, lse=False, strided=True),
+)
+
+
+@dataclasses.dataclass
+class Operands:
+    """Inputs and poisoned outputs of one problem, in layout bshd."""
+
+    problem: Problem
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor
+
+    @classmethod
+    def draw(cls, problem: Problem, seed: int = 0) -> "Operands":
+        """Normally distributed q, k, v; out and lse hold NaN."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape):
+            return torch.randn(*shape, generator=generator).to(torch.bfloat16)
+
+        rows = (problem.batch, problem.seqlen_kv)
+        q = normal(problem.batch, problem.seqlen_q, problem.heads, HEAD_DIM)
+        if problem.strided:
+            k, v = normal(*rows, 2, problem.kv_heads, HEAD_DIM).unbind(2)
+        else:
+            k, v = normal(*rows, problem.kv_heads, HEAD_DIM), normal(*rows, problem.kv_heads, HEAD_DIM)
+        out = torch.empty_like(q)
+        lse = torch.empty(problem.batch, problem.heads, problem.seqlen_q)
+        operands = cls(problem, q, k, v, out, lse)
+        operands.poison()
+        return operands
+
+    def poison(self) -> None:
+        self.out.view(torch.int16).fill_(_POISON)
+        self.lse.view(torch.int32).fill_(_POISON)
+
+    def result(self) -> tuple[bytes, bytes]:
+        """The bits of out and lse."""
+        return tuple(t.contiguous().view(torch.uint8).numpy().tobytes() for t in (self.out, self.lse))
+
+
+def arguments_of(operands: Operands) -> bytes:
+    """The kernel arguments of csrc/device/arguments.hpp, with the scale 1/sqrt(128)."""
+    problem, lse = operands.problem, operands.lse.data_ptr() if operands.problem.lse else 0
+    tensors = (operands.q, operands.k, operands.v, operands.out)
+    strides = [2 * tensor.stride(dimension) for tensor in tensors for dimension in (0, 2, 1)]
+    scale = 1 / math.sqrt(HEAD_DIM)
+    return struct.pack(
+        "<5Q12q4i2f2I",
+        *(tensor.data_ptr() for tensor in tensors),
+        lse,
+        *strides,
+        problem.seqlen_q,
+        problem.seqlen_kv,
+        problem.heads,
+        problem.heads // problem.kv_heads,
+        scale,
+        scale * math.log2(math.e),
+        0,
+        0,
+    )
+
+
+@contextlib.contextmanager
+def registered(operands: Operands):
+    """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
+    with contextlib.ExitStack() as memory:
+        for name in ("q", "k", "v", "out", "lse"):
+            writable = name in ("out", "lse")
+            memory.enter_context(simulator.register(getattr(operands, name), name, writable))
+        yield
+
+
+def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[bytes, bytes]:
+    """Runs a forward kernel of this package's interface on poisoned outputs.
+
+    Returns:
+        The bits of out and of lse.
+
+    Raises:
+        SimulatorError: the kernel failed, or a check that ends launches found something.
+    """
+    problem = operands.problem
+    operands.poison()
+    plan = _C.plan(
+        problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv, _COMPUTE_UNITS
+    )
+    with registered(operands):
+        module.launch(kernel, plan["grid"], plan["block"], arguments_of(operands))
+    return operands.result()
+
+
+def launch_aiter(rounding: str, operands: Operands) -> tuple[bytes, bytes]:
+    """Runs AITER's kernel of a rounding mode on the problem.
+
+    Returns, raises: as `launch`, and FileNotFoundError.
+    """
+    answer = aiter_kernel.forward(
+        operands.q, operands.k, operands.v, rounding=rounding, return_lse=operands.problem.lse
+    )
+    out, lse = answer if operands.problem.lse else (answer, None)
+    return tuple(b"" if t is None else t.contiguous().view(torch.uint8).numpy().tobytes() for t in (out, lse))
+
+
+def parse_shape(text: str) -> Problem:
+    """BATCH,HEADS,SEQ_Q[,SEQ_KV[,KV_HEADS]], with strided v.
+
+    Raises:
+        ValueError: malformed, or sizes that no kernel takes.
+    """
+    try:
+        sizes = [int(word) for word in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not 3 <= len(sizes) <= 5:
+        raise ValueError(f"shape must be BATCH,HEADS,SEQ_Q[,SEQ_KV[,KV_HEADS]], got {text!r}")
+    batch, heads, seqlen_q = sizes[:3]
+    seqlen_kv = sizes[3] if len(sizes) > 3 else seqlen_q
+    kv_heads = sizes[4] if len(sizes) > 4 else heads
+    return Problem(seqlen_q, seqlen_kv, heads=heads, kv_heads=kv_heads, batch=batch, strided=True)
