@@ -11,6 +11,7 @@
 #include "locks.hpp"
 #include "options.hpp"
 #include "statistics.hpp"
+#include "timing.hpp"
 #include "worker_pool.hpp"
 
 namespace gfx942 {
@@ -165,6 +166,14 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.implicit_queue_address = dispatch.queue_address();
   launch.matrix = current.matrix;
   launch.checks = current.checks;
+
+  if (Recording* recording = current_recording()) {
+    try {
+      return record_launch_trace(*recording, function, launch);
+    } catch (const SimulatorError& error) {
+      throw HipError(code_of(error.kind), error.what());
+    }
+  }
 
   const Clock::time_point start = Clock::now();
   Job job(launch, current.threads);

@@ -97,6 +97,7 @@ struct Launch {
   uint64_t implicit_queue_address = 0;
   MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
   Checks checks;
+  struct WorkgroupTrace* trace = nullptr;       // where the workgroup that runs is recorded
   const std::atomic<bool>* stop = nullptr;      // polled: true ends the launch with kInterrupted
 };
 
