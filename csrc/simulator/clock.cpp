@@ -194,7 +194,9 @@ Clock::Clock(const LaunchTrace& trace, const ClockParameters& parameters)
 
 void Clock::start_waves() {
   unsigned placed = 0;
-  for (uint32_t g = 0; g < trace_.workgroups.size(); ++g) {
+  const auto wanted = static_cast<size_t>(parameters_.residents);
+  const size_t residents = wanted ? std::min(wanted, trace_.workgroups.size()) : trace_.workgroups.size();
+  for (uint32_t g = 0; g < residents; ++g) {
     const WorkgroupTrace& group = trace_.workgroups[g];
     const auto start = static_cast<uint64_t>(g * parameters_.dispatch_interval / kClocksPerSlot);
     group_start_.push_back(start);
@@ -209,7 +211,7 @@ void Clock::start_waves() {
       simds_[placed++ % kSimds].waves.push_back(&wave);
     }
   }
-  result_.workgroup_clocks.resize(trace_.workgroups.size());
+  result_.workgroup_clocks.resize(residents);
 }
 
 // Entries that have returned by `now` leave; true when at most `limit` are left.
@@ -472,7 +474,8 @@ ClockParameters ClockParameters::parse(const std::string& text) {
       CLOCK_PARAMETERS(FIELD)
 #undef FIELD
           {"timeline_begin", &parameters.timeline_begin, true, false},
-      {"timeline_end", &parameters.timeline_end, true, false}};
+      {"timeline_end", &parameters.timeline_end, true, false},
+      {"residents", &parameters.residents, true, false}};
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t equals = line.find('=');

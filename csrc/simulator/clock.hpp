@@ -41,6 +41,7 @@ struct ClockParameters {
 #undef DECLARE
   // Of the timeline that is kept: workgroup 0 between these clocks.
   double timeline_begin = 0, timeline_end = 0;
+  double residents = 0;  // the first so many recorded workgroups run; 0: all
 
   // From "name=value" lines. Throws std::invalid_argument when one is missing, unknown or no number.
   static ClockParameters parse(const std::string& text);

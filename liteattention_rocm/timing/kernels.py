@@ -1,0 +1,122 @@
+"""The kernels that can be timed, and how a shape of theirs is traced."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+
+from .. import _C, aiter_kernel, ops
+from ..rounding import ROUNDINGS
+from .parameters import value
+from .recording import Recording
+
+HEAD_DIM = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Attention of [batch, seqlen_q, heads, 128] over seqlen_kv rows; layout "bshd"."""
+
+    batch: int
+    heads: int
+    seqlen_q: int
+    seqlen_kv: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """From "batch,heads,seqlen" or "batch,heads,seqlen_q,seqlen_kv".
+
+        Raises:
+            ValueError: not three or four positive integers.
+        """
+        if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9}){2,3}", text):
+            raise ValueError(f"shape must be B,H,Sq or B,H,Sq,Skv, got {text!r}")
+        numbers = [int(number) for number in text.split(",")]
+        if 0 in numbers:
+            raise ValueError(f"shape must have positive extents, got {text!r}")
+        return cls(*numbers[:3], numbers[-1])
+
+    @property
+    def flop(self) -> int:
+        return 4 * self.batch * self.heads * self.seqlen_q * self.seqlen_kv * HEAD_DIM
+
+    @property
+    def bytes_once(self) -> int:
+        """Q, K, V and O in bfloat16, each moved once."""
+        return 2 * HEAD_DIM * self.batch * self.heads * 2 * (self.seqlen_q + self.seqlen_kv)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: a code object and a rounding mode. `calibrated`: its published times fit the model."""
+
+    source: str  # "ours" or "aiter"
+    rounding: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}:{self.rounding}"
+
+    @property
+    def calibrated(self) -> bool:
+        return self.source == "aiter"
+
+    @property
+    def query_rows(self) -> int:
+        """Of one workgroup."""
+        if self.source == "aiter":
+            return aiter_kernel.QUERY_ROWS_PER_WORKGROUP
+        rows = 1 << 20
+        return rows // _C.plan(1, 1, 1, rows, 64, 1)["grid"][0]
+
+    @property
+    def kv_rows(self) -> int:
+        """Of one tile, the unit of the steady state."""
+        if self.source == "aiter":
+            return 32
+        return (1 << 16) // _C.plan(1, 1, 1, 1, 1 << 16, 1)["kv_tiles"]
+
+    def workgroups(self, shape: Shape) -> int:
+        if self.source == "aiter":
+            return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
+        compute_units = int(value("device", "compute_units"))
+        plan = _C.plan(
+            shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv, compute_units
+        )
+        return math.prod(plan["grid"])
+
+    def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
+        """Executes and records workgroups of one batch entry.
+
+        Args:
+            workgroups: linear indices in the grid (query tiles, heads).
+
+        Raises:
+            FileNotFoundError: AITER's code objects are missing.
+            SimulatorError: the kernel failed, or the grid lacks a workgroup.
+        """
+        tiles = math.ceil(seqlen_q / self.query_rows)
+        q, k, v = (_tensor(heads, rows, {g // tiles for g in workgroups}, seed)
+                   for seed, rows in enumerate((seqlen_q, seqlen_kv, seqlen_kv)))
+        recording = Recording(workgroups)
+        with recording.active():
+            if self.source == "aiter":
+                aiter_kernel.forward(q, k, v, rounding=self.rounding)
+            else:
+                ops.attention(q, k, v, rounding=self.rounding)
+        return recording
+
+
+def _tensor(heads: int, rows: int, used_heads, seed: int) -> torch.Tensor:
+    # Other heads stay zero: nothing reads them, so their pages are never touched.
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.zeros(1, rows, heads, HEAD_DIM, dtype=torch.bfloat16)
+    for head in used_heads:
+        tensor[0, :, head] = torch.randn(rows, HEAD_DIM, generator=generator).bfloat16()
+    return tensor
+
+
+KERNELS = {
+    kernel.name: kernel for source in ("ours", "aiter") for kernel in (Kernel(source, r) for r in ROUNDINGS)
+}
