@@ -1,12 +1,18 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | compare`."""
+"""The command line: `liteattention-rocm doctor | inspect | coverage | profile | compare`."""
 
 import argparse
 import os
 import sys
 
-from .commands import compare, coverage, doctor, inspect
+from .commands import compare, coverage, doctor, inspect, profile
 
-COMMANDS = {"doctor": doctor, "inspect": inspect, "coverage": coverage, "compare": compare}
+COMMANDS = {
+    "doctor": doctor,
+    "inspect": inspect,
+    "coverage": coverage,
+    "profile": profile,
+    "compare": compare,
+}
 
 
 def main(arguments=None) -> int:

@@ -26,12 +26,12 @@ enum class Port : uint8_t { kVector, kMatrix, kMemory, kScalar, kNone };
 struct Shape {
   Port port = Port::kNone;
   Category category = Category::kScalar;
-  unsigned hold = 1;       // slots of its port
-  unsigned passes = 0;     // MFMA
+  unsigned hold = 1;    // slots of its port
+  unsigned passes = 0;  // MFMA
   unsigned source_bytes = 0;
   bool packed = false, branch = false, straddles = false, flat = false;
   int vmcnt = -1, lgkmcnt = -1;  // s_waitcnt: limits
-  unsigned idle = 0;       // slots that s_nop and s_sleep take
+  unsigned idle = 0;             // slots that s_nop and s_sleep take
   VectorRange accumulator_in, accumulator_out;
 };
 
@@ -47,7 +47,8 @@ Shape shape_of(const Program& program, uint32_t index, const ClockParameters& pa
   const std::string_view name = op_info(instruction.op).name;
   shape.category = op_info(instruction.op).category;
   const auto fetch = static_cast<uint64_t>(parameters.fetch_bytes);
-  shape.straddles = fetch && instruction.address / fetch != (instruction.address + instruction.size - 1) / fetch;
+  shape.straddles =
+      fetch && instruction.address / fetch != (instruction.address + instruction.size - 1) / fetch;
   switch (shape.category) {
   case Category::kVector:
     shape.port = Port::kVector;
@@ -61,11 +62,13 @@ Shape shape_of(const Program& program, uint32_t index, const ClockParameters& pa
   case Category::kMatrix:
     shape.port = Port::kMatrix;
     shape.passes = matrix_passes(instruction.op);
-    for (unsigned i = 0; i < 2; ++i) shape.source_bytes = std::max(shape.source_bytes, 4u * instruction.src[i].dwords);
+    for (unsigned i = 0; i < 2; ++i)
+      shape.source_bytes = std::max(shape.source_bytes, 4u * instruction.src[i].dwords);
     for (const Operand* operand : {&instruction.src[2], &instruction.dst}) {
       VectorRange& range = operand == &instruction.dst ? shape.accumulator_out : shape.accumulator_in;
       if (operand->kind != Operand::Kind::kVector && operand->kind != Operand::Kind::kAccumulator) continue;
-      range.first = static_cast<uint16_t>(operand->index + (operand->kind == Operand::Kind::kAccumulator ? 256 : 0));
+      range.first =
+          static_cast<uint16_t>(operand->index + (operand->kind == Operand::Kind::kAccumulator ? 256 : 0));
       range.count = operand->dwords;
     }
     break;
@@ -77,7 +80,8 @@ Shape shape_of(const Program& program, uint32_t index, const ClockParameters& pa
   case Category::kScalar:
   case Category::kScalarMemory: shape.port = Port::kScalar; break;
   case Category::kControl:
-    shape.branch = name.find("branch") != std::string_view::npos || name.find("pc_b64") != std::string_view::npos ||
+    shape.branch = name.find("branch") != std::string_view::npos ||
+                   name.find("pc_b64") != std::string_view::npos ||
                    name.find("s_call") != std::string_view::npos;
     if (shape.branch) shape.port = Port::kScalar;
     if (instruction.op == Op::S_NOP) shape.idle = static_cast<unsigned>(instruction.offset & 0xF);
@@ -104,7 +108,8 @@ bool overlaps(const VectorRange& a, const VectorRange& b) {
 // The vector L1 of a CU: least recently used within a set. `ready` is when a line's fill arrives.
 class VectorCache {
  public:
-  VectorCache(unsigned bytes, unsigned ways) : ways_(ways), sets_(std::max(1u, bytes / kCacheLineBytes / ways)) {
+  VectorCache(unsigned bytes, unsigned ways)
+      : ways_(ways), sets_(std::max(1u, bytes / kCacheLineBytes / ways)) {
     entries_.resize(static_cast<size_t>(sets_) * ways_);
   }
   struct Entry {
@@ -135,8 +140,8 @@ struct ClockWave {
   const std::vector<TraceEvent>* events = nullptr;
   uint32_t group = 0, index = 0;
   size_t next = 0;
-  uint64_t ready = 0;        // first slot in which its next instruction may issue
-  Stall why = Stall::kNop;   // what it waits for until then
+  uint64_t ready = 0;       // first slot in which its next instruction may issue
+  Stall why = Stall::kNop;  // what it waits for until then
   int priority = 0;
   uint64_t last_issue = 0;
   bool straddled = false, ended = false, at_barrier = false;
@@ -216,8 +221,9 @@ void Clock::start_waves() {
 
 // Entries that have returned by `now` leave; true when at most `limit` are left.
 bool drained(std::vector<uint64_t>& outstanding, uint64_t now, int limit) {
-  outstanding.erase(std::remove_if(outstanding.begin(), outstanding.end(), [now](uint64_t at) { return at <= now; }),
-                    outstanding.end());
+  outstanding.erase(
+      std::remove_if(outstanding.begin(), outstanding.end(), [now](uint64_t at) { return at <= now; }),
+      outstanding.end());
   return static_cast<int>(outstanding.size()) <= limit;
 }
 
@@ -225,10 +231,12 @@ Stall Clock::blocked(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t s
   switch (shape.port) {
   case Port::kVector:
     if (simd.vector_free > slot) return Stall::kVectorPort;
-    if (simd.vector_after_matrix > slot || (shape.packed && simd.packed_free > slot)) return Stall::kVectorPort;
+    if (simd.vector_after_matrix > slot || (shape.packed && simd.packed_free > slot))
+      return Stall::kVectorPort;
     return Stall::kIssued;
   case Port::kMatrix:
-    if (wave.accumulator_ready > slot && overlaps(shape.accumulator_in, wave.accumulator)) return Stall::kDependency;
+    if (wave.accumulator_ready > slot && overlaps(shape.accumulator_in, wave.accumulator))
+      return Stall::kDependency;
     if (simd.matrix_free > slot) return Stall::kMatrixBusy;
     if (simd.vector_free > slot) return Stall::kVectorPort;
     return Stall::kIssued;
@@ -239,7 +247,8 @@ Stall Clock::blocked(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t s
     return simd.memory_free > slot ? Stall::kMemoryPort : Stall::kIssued;
   }
   case Port::kScalar:
-    if (shape.category == Category::kScalarMemory && !drained(wave.lgkm, now, kMaxLgkmcnt - 1)) return Stall::kQueue;
+    if (shape.category == Category::kScalarMemory && !drained(wave.lgkm, now, kMaxLgkmcnt - 1))
+      return Stall::kQueue;
     return simd.scalar_free > slot ? Stall::kScalarPort : Stall::kIssued;
   case Port::kNone: break;
   }
@@ -253,7 +262,8 @@ Stall Clock::blocked(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t s
 void Clock::issue_lds(ClockWave& wave, const MemoryAccess& access, uint64_t now) {
   // The trace counts clocks at 128 bytes each.
   const double per_clock = parameters_.lds_bytes_per_clock;
-  const auto service = static_cast<uint64_t>(std::ceil((access.lds_cycles + access.lds_conflict_cycles) * 128.0 / per_clock));
+  const auto service =
+      static_cast<uint64_t>(std::ceil((access.lds_cycles + access.lds_conflict_cycles) * 128.0 / per_clock));
   const uint64_t begin = std::max(now, lds_free_);
   lds_free_ = begin + service;
   wave.lgkm.push_back(lds_free_ + static_cast<uint64_t>(parameters_.lds_latency));
@@ -280,7 +290,8 @@ uint64_t Clock::fetch_line(uint64_t line, uint64_t now) {
   return l2_free_ + static_cast<uint64_t>(latency);
 }
 
-void Clock::issue_vector_memory(ClockWave& wave, const Shape& shape, const MemoryAccess& access, uint64_t now) {
+void Clock::issue_vector_memory(ClockWave& wave, const Shape& shape, const MemoryAccess& access,
+                                uint64_t now) {
   const auto transfer = static_cast<uint64_t>(std::ceil(access.bytes / parameters_.l1_bytes_per_clock));
   const uint64_t service = std::max<uint64_t>(transfer, access.line_count);
   const uint64_t begin = std::max(now, l1_free_);
@@ -312,7 +323,8 @@ void Clock::issue_vector_memory(ClockWave& wave, const Shape& shape, const Memor
     entry->used = begin;
   }
   if (access.path == MemoryAccess::Path::kLoadToLds) {
-    const auto service_lds = static_cast<uint64_t>(std::ceil(access.lds_cycles * 128.0 / parameters_.lds_bytes_per_clock));
+    const auto service_lds =
+        static_cast<uint64_t>(std::ceil(access.lds_cycles * 128.0 / parameters_.lds_bytes_per_clock));
     lds_free_ = std::max(lds_free_, now) + service_lds;
     result_.lds_clocks += service_lds;
     done += service_lds;
@@ -371,12 +383,14 @@ void Clock::issue(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t slot
     result_.vector_slots += 1;
     ++result_.matrix_by_shape[instruction.op == Op::V_MFMA_F32_16X16X16_BF16  ? 0
                               : instruction.op == Op::V_MFMA_F32_32X32X8_BF16 ? 1
-                                                                                : 2];
+                                                                              : 2];
     break;
   case Port::kMemory:
     simd.memory_free = slot + 1;
-    if (shape.category == Category::kLds) issue_lds(wave, wave.trace->accesses[event.access], now);
-    else issue_vector_memory(wave, shape, wave.trace->accesses[event.access], now);
+    if (shape.category == Category::kLds)
+      issue_lds(wave, wave.trace->accesses[event.access], now);
+    else
+      issue_vector_memory(wave, shape, wave.trace->accesses[event.access], now);
     break;
   case Port::kScalar:
     simd.scalar_free = slot + 1;
@@ -385,7 +399,8 @@ void Clock::issue(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t slot
     if (shape.branch && wave.next < wave.events->size()) {
       ++result_.branches;
       const bool taken = (*wave.events)[wave.next].instruction != event.instruction + 1;
-      wave.ready = slot + static_cast<uint64_t>(taken ? parameters_.branch_taken_slots : parameters_.branch_not_taken_slots);
+      wave.ready = slot + static_cast<uint64_t>(taken ? parameters_.branch_taken_slots
+                                                      : parameters_.branch_not_taken_slots);
       wave.why = Stall::kBranch;
     }
     break;
@@ -427,9 +442,11 @@ void Clock::step_simd(Simd& simd, uint64_t slot, unsigned number) {
     } else {
       stall = blocked(simd, *wave, shape, slot, now);
     }
-    // A stall belongs to the instruction that waits, one behind a barrier or a branch to the barrier or branch.
+    // A stall belongs to the instruction that waits, one behind a barrier or a branch to the barrier or
+    // branch.
     const bool behind = stall == Stall::kBarrier || stall == Stall::kBranch || stall == Stall::kNop;
-    const uint32_t blamed = behind && wave->next ? (*wave->events)[wave->next - 1].instruction : event.instruction;
+    const uint32_t blamed =
+        behind && wave->next ? (*wave->events)[wave->next - 1].instruction : event.instruction;
     if (stall != Stall::kIssued) {
       wave->why = stall;
       ++result_.stalls[blamed][static_cast<size_t>(stall)];
@@ -454,10 +471,9 @@ ClockResult Clock::run() {
 }  // namespace
 
 const char* stall_name(Stall stall) {
-  constexpr const char* kNames[] = {"issued",      "vector_memory_wait", "lds_wait",    "barrier",
-                                    "matrix_busy", "vector_port",        "memory_port", "scalar_port",
-                                    "dependency",  "nop",                "branch",      "fetch",
-                                    "counter_full"};
+  constexpr const char* kNames[] = {
+      "issued",      "vector_memory_wait", "lds_wait", "barrier", "matrix_busy", "vector_port", "memory_port",
+      "scalar_port", "dependency",         "nop",      "branch",  "fetch",       "counter_full"};
   static_assert(std::size(kNames) == static_cast<size_t>(Stall::kCount));
   return kNames[static_cast<size_t>(stall)];
 }
@@ -479,20 +495,24 @@ ClockParameters ClockParameters::parse(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t equals = line.find('=');
-    if (equals == std::string::npos) throw std::invalid_argument("clock parameter '" + line + "' is not name=value");
+    if (equals == std::string::npos)
+      throw std::invalid_argument("clock parameter '" + line + "' is not name=value");
     const std::string name = line.substr(0, equals), digits = line.substr(equals + 1);
-    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
     if (field == fields.end()) throw std::invalid_argument("there is no clock parameter '" + name + "'");
     std::istringstream number(digits);
     number.imbue(std::locale::classic());
     double value;
     if (!(number >> value) || !number.eof() || !(value >= 0))
-      throw std::invalid_argument("clock parameter " + name + " is '" + digits + "', allowed: a number from 0");
+      throw std::invalid_argument("clock parameter " + name + " is '" + digits +
+                                  "', allowed: a number from 0");
     *field->value = value;
     field->seen = true;
   }
   for (const Field& field : fields)
-    if (!field.seen && !field.optional) throw std::invalid_argument("clock parameter " + std::string(field.name) + " is missing");
+    if (!field.seen && !field.optional)
+      throw std::invalid_argument("clock parameter " + std::string(field.name) + " is missing");
   for (const double* divisor : {&parameters.lds_bytes_per_clock, &parameters.l1_bytes_per_clock,
                                 &parameters.l2_bytes_per_clock, &parameters.l1_ways})
     if (*divisor == 0) throw std::invalid_argument("a bandwidth or the L1's ways are 0");

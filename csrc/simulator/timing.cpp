@@ -48,9 +48,8 @@ std::string json_list(const Range& range, Write&& write) {
   return text + "]";
 }
 
-constexpr const char* kCategoryNames[] = {"scalar", "scalar_memory", "vector",        "transcendental",
-                                          "matrix", "lds",           "vector_memory", "control",
-                                          "wait",   "barrier"};
+constexpr const char* kCategoryNames[] = {"scalar", "scalar_memory", "vector",  "transcendental", "matrix",
+                                          "lds",    "vector_memory", "control", "wait",           "barrier"};
 
 std::string instruction_text(const LaunchTrace& trace, uint32_t index, JsonObject& object) {
   const Instruction& instruction = trace.program->instructions()[index];
@@ -62,7 +61,9 @@ std::string instruction_text(const LaunchTrace& trace, uint32_t index, JsonObjec
 
 }  // namespace
 
-Recording* current_recording() { return recording_of_thread; }
+Recording* current_recording() {
+  return recording_of_thread;
+}
 
 void record_launch_trace(Recording& recording, const Function& function, const Launch& launch) {
   LaunchTrace& trace = recording.trace;
@@ -112,13 +113,17 @@ std::string trace_json(const LaunchTrace& trace) {
 std::string clock_json(const LaunchTrace& trace, const ClockResult& result) {
   JsonObject object;
   object.add("clocks", result.clocks);
-  object.put("workgroup_clocks", json_list(result.workgroup_clocks, [](uint64_t n) { return std::to_string(n); }));
+  object.put("workgroup_clocks",
+             json_list(result.workgroup_clocks, [](uint64_t n) { return std::to_string(n); }));
   JsonObject categories;
-  for (size_t i = 0; i < result.by_category.size(); ++i) categories.add(kCategoryNames[i], result.by_category[i]);
+  for (size_t i = 0; i < result.by_category.size(); ++i)
+    categories.add(kCategoryNames[i], result.by_category[i]);
   object.put("executed", categories.text());
   object.add("matrix_slots", result.matrix_slots).add("vector_slots", result.vector_slots);
   object.add("lds_clocks", result.lds_clocks).add("lds_conflict_clocks", result.lds_conflict_clocks);
-  object.add("l1_clocks", result.l1_clocks).add("l1_accesses", result.l1_accesses).add("l1_lines", result.l1_lines);
+  object.add("l1_clocks", result.l1_clocks)
+      .add("l1_accesses", result.l1_accesses)
+      .add("l1_lines", result.l1_lines);
   object.add("l1_hits", result.l1_hits).add("l1_misses", result.l1_misses).add("hbm_lines", result.hbm_lines);
   object.add("stored_lines", result.stored_lines).add("loads", result.loads).add("stores", result.stores);
   object.add("flat", result.flat).add("branches", result.branches);
@@ -131,7 +136,8 @@ std::string clock_json(const LaunchTrace& trace, const ClockResult& result) {
                JsonObject one, stalls;
                one.add("index", index);
                for (size_t s = 0; s < static_cast<size_t>(Stall::kCount); ++s)
-                 if (const uint64_t slots = result.stalls[index][s]) stalls.add(stall_name(static_cast<Stall>(s)), slots);
+                 if (const uint64_t slots = result.stalls[index][s])
+                   stalls.add(stall_name(static_cast<Stall>(s)), slots);
                one.add("issues", result.issues[index]).put("stalls", stalls.text());
                return instruction_text(trace, index, one);
              }));
@@ -164,7 +170,8 @@ int gfx942sim_trace_begin(const uint64_t* workgroups, size_t count, void** recor
 
 int gfx942sim_trace_end(void* recording) {
   return guarded(__func__, [&] {
-    if (!recording || recording_of_thread != recording) refuse_value("recording is not this thread's current one");
+    if (!recording || recording_of_thread != recording)
+      refuse_value("recording is not this thread's current one");
     recording_of_thread = nullptr;
   });
 }
@@ -180,7 +187,8 @@ int gfx942sim_clock_run(void* recording, const char* parameters) {
     require_pointer(parameters, "parameters");
     auto& recorded = *static_cast<Recording*>(recording);
     if (!recorded.trace.program) refuse_value("recording holds no launch");
-    recorded.answer = clock_json(recorded.trace, run_clock(recorded.trace, ClockParameters::parse(parameters)));
+    recorded.answer =
+        clock_json(recorded.trace, run_clock(recorded.trace, ClockParameters::parse(parameters)));
   });
 }
 

@@ -21,8 +21,8 @@ struct Recording {
 // The recording that the calling thread has begun and not ended, or nullptr.
 Recording* current_recording();
 
-// Executes the recording's workgroups of a launch on the calling thread. Throws SimulatorError, and HipError when the
-// grid lacks one of them.
+// Executes the recording's workgroups of a launch on the calling thread. Throws SimulatorError, and HipError
+// when the grid lacks one of them.
 void record_launch_trace(Recording& recording, const Function& function, const Launch& launch);
 
 }  // namespace gfx942

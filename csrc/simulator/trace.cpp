@@ -37,10 +37,12 @@ void record_lds(WorkgroupTrace& trace, const Wave& wave, const Instruction& inst
   const unsigned bytes = element_bytes(name);
   const uint64_t active = wave.exec();
   const auto lanes = static_cast<unsigned>(__builtin_popcountll(active));
-  const bool pair = name.find("read2") != std::string_view::npos || name.find("write2") != std::string_view::npos;
+  const bool pair =
+      name.find("read2") != std::string_view::npos || name.find("write2") != std::string_view::npos;
   const bool write = name.find("write") != std::string_view::npos;
   access.bytes = lanes * bytes * (pair ? 2 : 1);
-  access.lds_cycles = static_cast<uint16_t>((kLanes * bytes * (pair ? 2 : 1) + kLdsBytesPerClock - 1) / kLdsBytesPerClock);
+  access.lds_cycles =
+      static_cast<uint16_t>((kLanes * bytes * (pair ? 2 : 1) + kLdsBytesPerClock - 1) / kLdsBytesPerClock);
   if (name.find("permute") != std::string_view::npos || name.find("swizzle") != std::string_view::npos) {
     access.path = MemoryAccess::Path::kCrossLane;
   } else if (is_present(instruction.src[0])) {
@@ -48,11 +50,13 @@ void record_lds(WorkgroupTrace& trace, const Wave& wave, const Instruction& inst
     const unsigned unit = name.find("st64") != std::string_view::npos ? 64 * bytes : bytes;
     for (unsigned half = 0; half < (pair ? 2u : 1u); ++half) {
       const uint32_t immediate = static_cast<uint32_t>(instruction.offset) & 0xFFFF;
-      const uint32_t offset = !pair ? immediate : half ? instruction.offset1 * unit : (immediate & 0xFF) * unit;
+      const uint32_t offset = !pair  ? immediate
+                              : half ? instruction.offset1 * unit
+                                     : (immediate & 0xFF) * unit;
       uint32_t address[kLanes];
       for (int lane = 0; lane < kLanes; ++lane) address[lane] = base[lane] + offset;
-      access.lds_conflict_cycles =
-          static_cast<uint16_t>(access.lds_conflict_cycles + lds_conflict_cycles(address, active, bytes, write));
+      access.lds_conflict_cycles = static_cast<uint16_t>(access.lds_conflict_cycles +
+                                                         lds_conflict_cycles(address, active, bytes, write));
     }
   }
   trace.accesses.push_back(access);
@@ -97,8 +101,10 @@ LaneAddresses flat_addresses(const Wave& wave, const Instruction& instruction) {
   for (int lane = 0; lane < kLanes; ++lane) {
     if (instruction.encoding == Encoding::kScratch) {
       // Private segments are interleaved by dword, so that lanes at one offset share lines.
-      const uint64_t within = offset + (is_present(scalar) ? scalar_value(wave, scalar) : 0) + (row ? row[lane] : 0);
-      out.address[lane] = kScratchBase + (uint64_t{wave.index} << 24) + within * kLanes + 4 * static_cast<unsigned>(lane);
+      const uint64_t within =
+          offset + (is_present(scalar) ? scalar_value(wave, scalar) : 0) + (row ? row[lane] : 0);
+      out.address[lane] =
+          kScratchBase + (uint64_t{wave.index} << 24) + within * kLanes + 4 * static_cast<unsigned>(lane);
     } else if (is_present(scalar) && row) {
       out.address[lane] = wave.scalar64(scalar.index) + offset + row[lane];
     } else if (row) {
@@ -110,23 +116,43 @@ LaneAddresses flat_addresses(const Wave& wave, const Instruction& instruction) {
   return out;
 }
 
+// Line numbers count from the region that an address lies in, so that a trace does not depend on where the
+// host's allocator put it; regions are far apart and begin at a line, as device allocations do.
+class LineNumbers {
+ public:
+  explicit LineNumbers(const AddressSpace& memory) : memory_(memory) {}
+  uint64_t operator()(uint64_t address) {
+    if (!region_ || address < region_->begin || address >= region_->end) region_ = memory_.find(address, 1);
+    if (!region_) return address / kCacheLineBytes;
+    const auto index = static_cast<uint64_t>(region_ - memory_.regions().data());
+    return ((index + 1) << kRegionBits) + (address - region_->begin) / kCacheLineBytes;
+  }
+
+ private:
+  static constexpr unsigned kRegionBits = 42;
+  const AddressSpace& memory_;
+  const Region* region_ = nullptr;
+};
+
 void record_vector_memory(WorkgroupTrace& trace, const Wave& wave, const Instruction& instruction) {
   const std::string_view name = op_info(instruction.op).name;
   const unsigned bytes = element_bytes(name);
   const bool buffer = instruction.encoding == Encoding::kMubuf || instruction.encoding == Encoding::kMtbuf;
   MemoryAccess access;
-  access.path = is_store(name)                                     ? MemoryAccess::Path::kStore
+  access.path = is_store(name)                                       ? MemoryAccess::Path::kStore
                 : instruction.lds || name.find("_lds_") != name.npos ? MemoryAccess::Path::kLoadToLds
                                                                      : MemoryAccess::Path::kLoad;
   access.first_line = static_cast<uint32_t>(trace.lines.size());
   const bool moves = name.find("load") != name.npos || is_store(name);  // not buffer_inv and its like
   if (moves) {
-    const LaneAddresses lanes = buffer ? buffer_addresses(wave, instruction, bytes) : flat_addresses(wave, instruction);
+    const LaneAddresses lanes =
+        buffer ? buffer_addresses(wave, instruction, bytes) : flat_addresses(wave, instruction);
     access.bytes = static_cast<uint32_t>(__builtin_popcountll(lanes.lanes)) * bytes;
+    LineNumbers line_of(*wave.group->launch->memory);
     for (int lane = 0; lane < kLanes; ++lane) {
       if (!(lanes.lanes >> lane & 1)) continue;
-      const uint64_t last = (lanes.address[lane] + bytes - 1) / kCacheLineBytes;
-      for (uint64_t line = lanes.address[lane] / kCacheLineBytes; line <= last; ++line) {
+      const uint64_t first = line_of(lanes.address[lane]), last = line_of(lanes.address[lane] + bytes - 1);
+      for (uint64_t line = first; line <= last; ++line) {
         if (std::find(trace.lines.begin() + access.first_line, trace.lines.end(), line) == trace.lines.end())
           trace.lines.push_back(line);
       }

@@ -1,4 +1,5 @@
-// What workgroups executed, recorded for the clock: instructions in order, and what each memory access touched.
+// What workgroups executed, recorded for the clock: instructions in order, and what each memory access
+// touched.
 #pragma once
 
 #include <array>
@@ -24,9 +25,9 @@ struct MemoryAccess {
     kLoadToLds,
   };
   Path path = Path::kLds;
-  uint32_t bytes = 0;                     // moved by active lanes
-  uint16_t lds_cycles = 0;                // clocks of the LDS if no two lanes met in a bank
-  uint16_t lds_conflict_cycles = 0;       // clocks on top of them
+  uint32_t bytes = 0;                       // moved by active lanes
+  uint16_t lds_cycles = 0;                  // clocks of the LDS if no two lanes met in a bank
+  uint16_t lds_conflict_cycles = 0;         // clocks on top of them
   uint32_t first_line = 0, line_count = 0;  // vector memory: in WorkgroupTrace::lines
 };
 
@@ -62,8 +63,8 @@ struct LaunchTrace {
 // Called before each step of a traced workgroup.
 void record_step(WorkgroupTrace& trace, const Wave& wave, const Step& step);
 
-// Clocks that the banks of the LDS take beyond the least that `bytes` per lane need. `address`: byte address of
-// each lane's element, of lanes in `active`.
+// Clocks that the banks of the LDS take beyond the least that `bytes` per lane need. `address`: byte address
+// of each lane's element, of lanes in `active`.
 unsigned lds_conflict_cycles(const uint32_t* address, uint64_t active, unsigned bytes, bool write);
 
 }  // namespace gfx942

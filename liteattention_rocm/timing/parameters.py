@@ -25,7 +25,8 @@ class ParameterSet:
     """One set of parameters.
 
     clock: of one compute unit; device, energy: see parameters.json. reference_clock_ghz: the one constant that
-    is fitted to times. residual: rms of the relative error against the times that it is fitted to.
+    is fitted to times. residual: rms of the relative error against those times; mode_residual: of the ratio of a
+    kernel's rounding modes.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ParameterSet:
     energy: dict[str, float]
     reference_clock_ghz: float
     residual: float
+    mode_residual: float
 
     @property
     def constant_clock(self) -> bool:
@@ -51,7 +53,7 @@ def parameter_sets() -> dict[str, ParameterSet]:
             values[group] = {**defaults, **entry.get(group, {})}
         sets[name] = ParameterSet(
             name, entry["meaning"], **values, reference_clock_ghz=entry["reference_clock_ghz"],
-            residual=entry["residual"],
+            residual=entry["residual"], mode_residual=entry["mode_residual"],
         )
     return sets
 

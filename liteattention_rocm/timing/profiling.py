@@ -7,6 +7,7 @@ from .parameters import DOCUMENTED, ParameterSet, ensemble, parameter_sets, valu
 from .steady import Steady, Traces
 
 _SIMDS, _CLOCKS_PER_SLOT = 4, 4
+_FLOP_PER_PAIR = 4 * 128  # of one query row and one KV row
 
 
 def _utilisation(steady: Steady) -> dict[str, float]:
@@ -61,6 +62,8 @@ def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
     phases = device.phases(traces, parameter_set)
     return {
         "clocks_per_tile": steady.per_row(lambda answer: answer["clocks"]) * traces.kernel.kv_rows,
+        "flop_per_clock": _FLOP_PER_PAIR * traces.kernel.query_rows * traces.residents
+        / steady.per_row(lambda answer: answer["clocks"]),
         "clocks_per_round": steady.clocks,
         "drift": steady.drift,
         "utilisation": _utilisation(steady),
@@ -85,11 +88,10 @@ def interval(values: dict[str, float], residuals: dict[str, float]) -> dict:
 
 
 def _residual(parameter_set: ParameterSet, calibrated: bool) -> float:
-    """Of a time: the set's own, and for a kernel that calibration has not seen at least what transfer costs."""
+    """Of a time: the set's own, and for a kernel that calibration has not seen what transfer adds."""
     if calibrated:
         return parameter_set.residual
-    widen = value("claims", "interval_residuals")
-    return max(parameter_set.residual, value("claims", "transfer_residual") / widen)
+    return max(parameter_set.residual, value("claims", "transfer_residual") / value("claims", "interval_residuals"))
 
 
 def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | None = None) -> dict:
@@ -144,14 +146,16 @@ def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | Non
 def ratio(first: dict, second: dict) -> dict:
     """Time of the second profile over the first one's: above 1 the first is faster.
 
-    Where both kernels are calibrated the interval is widened by the sets' residuals, otherwise by what transfer to
-    a new kernel costs. `faster` names the winner only where every member agrees and the gap exceeds the claim.
+    Two modes of one kernel share their errors: the interval is widened by the sets' residuals of mode ratios.
+    Otherwise it is widened by what transfer to a new kernel costs. `faster` names the winner only where every member agrees and the gap exceeds the claim.
     """
     sets = parameter_sets()
     values = {name: second["sets"][name]["time_ms"] / first["sets"][name]["time_ms"] for name in sets}
-    both = first["calibrated"] and second["calibrated"]
-    same = first["calibrated"] == second["calibrated"]  # two variants of one kernel share their errors
-    residuals = {name: _residual(parameter_set, both or same) for name, parameter_set in sets.items()}
+    same = first["name"].split(":")[0] == second["name"].split(":")[0]
+    residuals = {
+        name: parameter_set.mode_residual if same else _residual(parameter_set, False)
+        for name, parameter_set in sets.items()
+    }
     answer = interval(values, residuals)
     gap = value("claims", "ordering_gap")
     members = [values[name] for name in ensemble()]
