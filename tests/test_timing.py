@@ -157,20 +157,25 @@ def test_barrier_waits_for_the_last_wave(late):
     long, short = (clock(body.format(n), waves=2) for n in (30, 10))
     assert long["clocks"] - short["clocks"] == 20 * 64
     waits = {
-        one["text"]: one["stalls"].get("barrier", 0) for one in long["instructions"] if one["text"] == "s_barrier"
+        one["text"]: one["stalls"].get("barrier", 0)
+        for one in long["instructions"]
+        if one["text"] == "s_barrier"
     }
     assert waits["s_barrier"] * SLOT > 29 * 64
 
 
 def test_priority_decides_who_issues():
-    body = """
+    body = (
+        """
       v_readfirstlane_b32 s4, v0
       s_cmp_lt_u32 s4, 256
       s_cbranch_scc1 start
       s_setprio 3
     start:
       s_barrier
-    """ + (VALU + "\n") * 100
+    """
+        + (VALU + "\n") * 100
+    )
     answer = clock(body, waves=5, timeline_begin=0, timeline_end=1e9)
     ends = {wave: max(end for who, _, _, end, _ in answer["timeline"] if who == wave) for wave in (0, 4)}
     assert ends[0] - ends[4] >= 99 * SLOT
@@ -189,9 +194,7 @@ def test_wait_for_lds():
     wait = slots_until(LDS_SERVICE + DOCUMENTED["lds_latency"])
     # The wait issues when the data is there, the next read a slot later.
     assert growth(chain, prologue=setup) == (wait + 1) * SLOT
-    assert growth(chain, prologue=setup, lds_latency=100) == (
-        slots_until(LDS_SERVICE + 100) + 1
-    ) * SLOT
+    assert growth(chain, prologue=setup, lds_latency=100) == (slots_until(LDS_SERVICE + 100) + 1) * SLOT
 
 
 def test_counted_wait_leaves_younger_reads_in_flight():
@@ -334,9 +337,11 @@ def test_a_workgroup_outside_the_grid():
 
 def test_a_recording_without_a_launch():
     recording = Recording([0])
-    with recording.active(), pytest.raises(simulator.SimulatorError, match="is recording already"), Recording(
-        [0]
-    ).active():
+    with (
+        recording.active(),
+        pytest.raises(simulator.SimulatorError, match="is recording already"),
+        Recording([0]).active(),
+    ):
         pass
     with pytest.raises(simulator.SimulatorError, match="holds no launch"):
         recording.clock(DOCUMENTED)

@@ -25,6 +25,13 @@ uint32_t allocated_vgprs(const KernelDescriptor& descriptor) {
   return ((descriptor.compute_pgm_rsrc1 & 0x3F) + 1) * 8;
 }
 
+uint64_t instructions(const LaunchTrace& trace) {
+  uint64_t count = 0;
+  for (const WorkgroupTrace& group : trace.workgroups)
+    for (const std::vector<TraceEvent>& events : group.waves) count += events.size();
+  return count;
+}
+
 class JsonObject {
  public:
   JsonObject& add(const std::string& key, uint64_t value) { return put(key, std::to_string(value)); }
@@ -66,8 +73,7 @@ Recording* current_recording() {
 }
 
 void record_launch_trace(Recording& recording, const Function& function, const Launch& launch) {
-  LaunchTrace& trace = recording.trace;
-  trace = LaunchTrace();
+  LaunchTrace trace;
   trace.kernel = function.kernel.name;
   trace.program = function.kernel.program;
   trace.load_bias = function.kernel.load_bias;
@@ -89,6 +95,8 @@ void record_launch_trace(Recording& recording, const Function& function, const L
                           static_cast<uint32_t>(id / x / y), counters);
     trace.workgroups.push_back(std::move(workgroup));
   }
+  if (!recording.trace.program || instructions(trace) >= instructions(recording.trace))
+    recording.trace = std::move(trace);
 }
 
 std::string trace_json(const LaunchTrace& trace) {

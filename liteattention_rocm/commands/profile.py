@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..timing import KERNELS, Shape, calibration, profile, ratio
 from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets
+from ..timing.sensitivity import sensitivity
 from ..timing.steady import Traces
 from ..timing.timeline import perfetto, svg, timeline
 
@@ -18,8 +19,13 @@ def add_options(parser) -> None:
         help="once or twice: the second is compared with the first; default: ours:rtne",
     )
     parser.add_argument("--top", type=int, default=12, help="instructions listed with their stalls")
-    parser.add_argument("--timeline", type=Path, metavar="FOLDER", help="write SVG and Perfetto timelines there")
-    parser.add_argument("--calibration", action="store_true", help="instead: the model against published times")
+    parser.add_argument(
+        "--timeline", type=Path, metavar="FOLDER", help="write SVG and Perfetto timelines there"
+    )
+    parser.add_argument(
+        "--calibration", action="store_true", help="instead: the model against published times"
+    )
+    parser.add_argument("--sensitivity", action="store_true", help="instead: what each parameter moves")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -27,6 +33,10 @@ def run(options) -> int:
     if options.calibration:
         table = calibration.calibrate()
         print(json.dumps(table, indent=1) if options.json else calibration_text(table))
+        return 0
+    if options.sensitivity:
+        table = sensitivity()
+        print(json.dumps(table, indent=1) if options.json else sensitivity_text(table))
         return 0
     if not options.shape:
         raise ValueError("--shape is missing: B,H,Sq or B,H,Sq,Skv")
@@ -81,7 +91,8 @@ def report_text(report: dict) -> str:
             f"{answer['of']} (modelled)",
             f"  ensemble {ensemble()}  {_interval_text(answer, '')}; members {members}",
             f"  {DOCUMENTED}, constant clock   {answer['documented']:.3f}",
-            f"  faster: {answer['faster'] or 'undecided'} (named only where all members agree by more than 10 %)",
+            f"  faster: {answer['faster'] or 'undecided'} "
+            "(named only where all members agree by more than 10 %)",
         ]
     return "\n".join(lines)
 
@@ -90,12 +101,14 @@ def _kernel_lines(one: dict) -> list[str]:
     resources, where = one["resources"], one["device"]
     lines = [
         f"{one['name']}  {one['kernel']}",
-        f"  per CU         {resources['resident_workgroups']} workgroups of {resources['waves_per_workgroup']} waves, "
-        f"{resources['vgprs']} VGPRs, {resources['lds_bytes']} bytes of LDS",
-        f"  device         {where['workgroups']} workgroups on {where['slots']} places: {where['rounds']:.2f} rounds, "
-        f"{100 * where['quantisation_efficiency']:.0f} % of the last one's end used",
-        f"  traced         KV rows {one['traced_kv_lengths']}, extrapolated; a tile is {one['kv_rows_per_tile']} "
-        f"KV rows for {one['query_rows_per_workgroup']} query rows a workgroup",
+        f"  per CU         {resources['resident_workgroups']} workgroups of "
+        f"{resources['waves_per_workgroup']} waves, {resources['vgprs']} VGPRs, "
+        f"{resources['lds_bytes']} bytes of LDS",
+        f"  device         {where['workgroups']} workgroups on {where['slots']} places: "
+        f"{where['rounds']:.2f} rounds, "
+        f"quantisation efficiency {100 * where['quantisation_efficiency']:.0f} %",
+        f"  traced         KV rows {one['traced_kv_lengths']}, extrapolated; a tile is "
+        f"{one['kv_rows_per_tile']} KV rows for {one['query_rows_per_workgroup']} query rows a workgroup",
         f"  time           {_interval_text(one['time_ms'], ' ms')}, ensemble {', '.join(ensemble())}",
         f"  {DOCUMENTED}             {one['documented_ms']:.3f} ms at constant clock",
         "",
@@ -104,15 +117,20 @@ def _kernel_lines(one: dict) -> list[str]:
     for name, result in one["sets"].items():
         use = result["utilisation"]
         lines.append(
-            f"  {name:<4} {result['clocks_per_tile']:8.0f} {100 * result['drift']:6.1f} %  {result['flop_per_clock']:9.0f}"
-            f"   {100 * use['mfma']:4.0f} %  {100 * use['valu_port']:5.0f} %  {100 * use['lds']:4.0f} % "
-            f"{100 * use['l1']:4.0f} %  {result['sustained_clock_ghz']:.2f} {result['time_ms']:9.3f} {result['tflops']:8.0f}"
+            f"  {name:<4} {result['clocks_per_tile']:8.0f} {100 * result['drift']:6.1f} %  "
+            f"{result['flop_per_clock']:9.0f}   {100 * use['mfma']:4.0f} %  {100 * use['valu_port']:5.0f} %  "
+            f"{100 * use['lds']:4.0f} % {100 * use['l1']:4.0f} %  {result['sustained_clock_ghz']:.2f} "
+            f"{result['time_ms']:9.3f} {result['tflops']:8.0f}"
         )
     lines += ["", f"  where waves wait, clk per tile and wave ({one['stall_set']})"]
-    lines.append("  " + ", ".join(f"{reason} {clocks:.0f}" for reason, clocks in one["stall_reasons"].items()))
+    lines.append(
+        "  " + ", ".join(f"{reason} {clocks:.0f}" for reason, clocks in one["stall_reasons"].items())
+    )
     for stall in one["stalls"]:
         reasons = ", ".join(f"{reason} {clocks:.0f}" for reason, clocks in stall["reasons"].items())
-        lines.append(f"  {stall['clocks_per_tile']:7.1f}  {stall['address']:#08x}  {stall['text']}  [{reasons}]")
+        lines.append(
+            f"  {stall['clocks_per_tile']:7.1f}  {stall['address']:#08x}  {stall['text']}  [{reasons}]"
+        )
     lines += ["", "  counters of the launch, by rocprofv3's names"]
     lines += [f"  {name:<30} {number:>16,}" for name, number in one["counters"].items()]
     return lines
@@ -122,14 +140,21 @@ def calibration_text(table: dict) -> str:
     """The calibration table for a reader."""
     names = list(parameter_sets())
     lines = ["MODELLED times of AITER's kernels against published ones: relative errors", ""]
-    lines.append(f"{'shape':<16}{'mode':<6}{'published ms':>13}" + "".join(f"{name:>9}" for name in names) + "   interval ms")
+    lines.append(
+        f"{'shape':<16}{'mode':<6}{'published ms':>13}"
+        + "".join(f"{name:>9}" for name in names)
+        + "   interval ms"
+    )
     for row in table["points"]:
-        errors = "".join(f"{100 * (row['modelled_ms'][name] / row['published_ms'] - 1):+8.1f}%" for name in names)
+        errors = "".join(
+            f"{100 * (row['modelled_ms'][name] / row['published_ms'] - 1):+8.1f}%" for name in names
+        )
         low, high = row["interval_ms"]
         covered = "" if row["covered"] else "  not covered"
         shape = ",".join(map(str, row["shape"]))
         lines.append(
-            f"{shape:<16}{row['rounding']:<6}{row['published_ms']:13.3f}{errors}   {low:.2f} to {high:.2f}{covered}"
+            f"{shape:<16}{row['rounding']:<6}{row['published_ms']:13.3f}{errors}   "
+            f"{low:.2f} to {high:.2f}{covered}"
         )
     lines.append("")
     for name, one in table["sets"].items():
@@ -138,11 +163,27 @@ def calibration_text(table: dict) -> str:
             for mode, ratio in one["mode_ratios"].items()
         )
         lines.append(
-            f"{name:<3} reference {one['reference_clock_ghz']:.4f}, rms error {100 * one['residual']:.1f} %, each mode held "
-            f"out {100 * one['held_out_residual']:.1f} %; {ratios}"
+            f"{name:<3} reference {one['reference_clock_ghz']:.4f}, rms error {100 * one['residual']:.1f} %, "
+            f"each mode held out {100 * one['held_out_residual']:.1f} %; {ratios}"
         )
     lines.append(
-        f"intervals, each mode's clock fitted to the other two: {100 * table['coverage']:.0f} % of the published times "
-        f"covered, mean half width {100 * table['half_width']:.1f} %"
+        f"intervals, each mode's clock fitted to the other two: {100 * table['coverage']:.0f} % of the "
+        f"published times covered, mean half width {100 * table['half_width']:.1f} %"
     )
+    return "\n".join(lines)
+
+
+def sensitivity_text(table: dict) -> str:
+    """The sensitivity table for a reader."""
+    lines = ["MODELLED, one parameter changed at a time, AITER's modes", ""]
+    lines.append(f"{'D0, with':<36}{'clk/tile rtz':>14}{'rtna/rtz':>10}{'rtne/rtz':>10}")
+    for row in table["clock"]:
+        name = row["parameter"] + (f" = {row['value']:g}" if row["value"] else "")
+        lines.append(
+            f"{name:<36}{row['clocks_per_tile']:14.0f}{row['rtna_over_rtz']:10.3f}{row['rtne_over_rtz']:10.3f}"
+        )
+    lines += ["", f"{'time under A, with':<36}{'':>14}{'rtna/rtz':>10}{'rtne/rtz':>10}"]
+    for row in table["power"]:
+        name = row["parameter"] + (f" = {row['value']:g}" if row["value"] else "")
+        lines.append(f"{name:<36}{'':>14}{row['rtna_over_rtz']:10.3f}{row['rtne_over_rtz']:10.3f}")
     return "\n".join(lines)

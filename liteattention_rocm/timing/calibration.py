@@ -63,7 +63,8 @@ def fit(parameter_set: ParameterSet, points: list[Point]) -> float:
 def relative_errors(parameter_set: ParameterSet, reference: float, points: list[Point]) -> list[float]:
     """Modelled over published time, minus 1."""
     return [
-        device.time_ms(traces_of(point), parameter_set, reference) / point.milliseconds - 1 for point in points
+        device.time_ms(traces_of(point), parameter_set, reference) / point.milliseconds - 1
+        for point in points
     ]
 
 
@@ -75,9 +76,10 @@ def calibrate() -> dict:
     """Fits each set's reference clock to all published times and says how well it does.
 
     Returns:
-        {"sets": {name: {reference_clock_ghz, residual, held_out_residual, errors}}, "points": [...], "coverage",
-        "half_width"}: `residual` over all points; `held_out_residual` over each rounding mode with the clock fitted
-        to the two others; coverage and mean half width of the intervals over the ensemble, both held out.
+        {"sets": {name: {reference_clock_ghz, residual, held_out_residual, mode_ratios, errors}}, "points",
+        "coverage", "half_width"}. `residual` is over all points, `held_out_residual` over each rounding
+        mode with the clock fitted to the two others. Coverage and mean half width are those of the
+        intervals over the ensemble, both held out.
     """
     points = published()
     sets, held_out = {}, {}
@@ -88,7 +90,9 @@ def calibrate() -> dict:
         sets[name] = {
             "reference_clock_ghz": reference,
             "residual": rms(errors),
-            "held_out_residual": rms([modelled / p.milliseconds - 1 for modelled, p in zip(held_out[name], points, strict=True)]),
+            "held_out_residual": rms(
+                [modelled / p.milliseconds - 1 for modelled, p in zip(held_out[name], points, strict=True)]
+            ),
             "mode_ratios": {mode: _mode_ratio(parameter_set, reference, points, mode) for mode in _MODES[1:]},
             "errors": errors,
         }
@@ -97,20 +101,23 @@ def calibrate() -> dict:
     for i, point in enumerate(points):
         low = min(held_out[name][i] * (1 - widen * sets[name]["residual"]) for name in ensemble())
         high = max(held_out[name][i] * (1 + widen * sets[name]["residual"]) for name in ensemble())
-        rows.append({
-            "shape": [point.shape.batch, point.shape.heads, point.shape.seqlen_q],
-            "rounding": point.rounding,
-            "published_ms": point.milliseconds,
-            "modelled_ms": {name: point.milliseconds * (1 + sets[name]["errors"][i]) for name in sets},
-            "interval_ms": [low, high],
-            "covered": low <= point.milliseconds <= high,
-        })
+        rows.append(
+            {
+                "shape": [point.shape.batch, point.shape.heads, point.shape.seqlen_q],
+                "rounding": point.rounding,
+                "published_ms": point.milliseconds,
+                "modelled_ms": {name: point.milliseconds * (1 + sets[name]["errors"][i]) for name in sets},
+                "interval_ms": [low, high],
+                "covered": low <= point.milliseconds <= high,
+            }
+        )
     return {
         "modelled": True,
         "sets": sets,
         "points": rows,
         "coverage": sum(row["covered"] for row in rows) / len(rows),
-        "half_width": sum((h - low) / (h + low) for low, h in (row["interval_ms"] for row in rows)) / len(rows),
+        "half_width": sum((h - low) / (h + low) for low, h in (row["interval_ms"] for row in rows))
+        / len(rows),
     }
 
 

@@ -8,7 +8,7 @@ from .steady import Steady, Traces
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a launch. clocks: its length. power: energy per clock and CU, mean over the device's CUs."""
+    """A stretch of a launch. clocks: its length. power: energy per clock, mean over the device's CUs."""
 
     clocks: float
     power: float
@@ -21,7 +21,8 @@ def energy(steady: Steady, parameter_set: ParameterSet) -> float:
     return (
         unit["vector"] * steady.total(lambda answer: answer["executed"]["vector"])
         + unit["transcendental"] * steady.total(lambda answer: answer["executed"]["transcendental"])
-        + unit["matrix_16x16x16"] * steady.total(lambda answer: answer["mfma_16x16x16"] + answer["mfma_other"])
+        + unit["matrix_16x16x16"]
+        * steady.total(lambda answer: answer["mfma_16x16x16"] + answer["mfma_other"])
         + wide * steady.total(lambda answer: answer["mfma_32x32x8"])
     )
 

@@ -81,9 +81,7 @@ class Kernel:
         if self.source == "aiter":
             return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
         compute_units = int(value("device", "compute_units"))
-        plan = _C.plan(
-            shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv, compute_units
-        )
+        plan = _C.plan(shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv, compute_units)
         return math.prod(plan["grid"])
 
     def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
@@ -97,8 +95,10 @@ class Kernel:
             SimulatorError: the kernel failed, or the grid lacks a workgroup.
         """
         tiles = math.ceil(seqlen_q / self.query_rows)
-        q, k, v = (_tensor(heads, rows, {g // tiles for g in workgroups}, seed)
-                   for seed, rows in enumerate((seqlen_q, seqlen_kv, seqlen_kv)))
+        q, k, v = (
+            _tensor(heads, rows, {g // tiles for g in workgroups}, seed)
+            for seed, rows in enumerate((seqlen_q, seqlen_kv, seqlen_kv))
+        )
         recording = Recording(workgroups)
         with recording.active():
             if self.source == "aiter":

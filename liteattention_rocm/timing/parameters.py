@@ -11,7 +11,7 @@ DOCUMENTED = "D0"
 
 @functools.cache
 def document() -> dict:
-    """parameters.json: every parameter with value, unit, meaning and source, and the sets that override some."""
+    """parameters.json: every parameter with value, unit, meaning and source; sets override some."""
     return json.loads(FILE.read_text())
 
 
@@ -24,9 +24,9 @@ def value(group: str, name: str) -> float:
 class ParameterSet:
     """One set of parameters.
 
-    clock: of one compute unit; device, energy: see parameters.json. reference_clock_ghz: the one constant that
-    is fitted to times. residual: rms of the relative error against those times; mode_residual: of the ratio of a
-    kernel's rounding modes.
+    clock, energy: see parameters.json. reference_clock_ghz: the one constant that is fitted to times.
+    residual: rms of the relative error against those times. mode_residual: of the ratios of a kernel's
+    rounding modes.
     """
 
     name: str
@@ -52,8 +52,12 @@ def parameter_sets() -> dict[str, ParameterSet]:
             defaults = {key: parameter["value"] for key, parameter in document()[group].items()}
             values[group] = {**defaults, **entry.get(group, {})}
         sets[name] = ParameterSet(
-            name, entry["meaning"], **values, reference_clock_ghz=entry["reference_clock_ghz"],
-            residual=entry["residual"], mode_residual=entry["mode_residual"],
+            name,
+            entry["meaning"],
+            **values,
+            reference_clock_ghz=entry["reference_clock_ghz"],
+            residual=entry["residual"],
+            mode_residual=entry["mode_residual"],
         )
     return sets
 

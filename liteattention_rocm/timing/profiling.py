@@ -34,17 +34,20 @@ def _stalls(steady: Steady, tile_rows: int, waves: int, top: int) -> list[dict]:
     for index, one in last.items():
         earlier = before.get(index, {"stalls": {}, "issues": 0})
         reasons = {
-            reason: (slots - earlier["stalls"].get(reason, 0)) * scale for reason, slots in one["stalls"].items()
+            reason: (slots - earlier["stalls"].get(reason, 0)) * scale
+            for reason, slots in one["stalls"].items()
         }
         reasons = {reason: clocks for reason, clocks in reasons.items() if clocks > 0}
         if reasons:
-            result.append({
-                "address": one["address"],
-                "text": one["text"],
-                "clocks_per_tile": sum(reasons.values()),
-                "reasons": dict(sorted(reasons.items(), key=lambda item: -item[1])),
-                "issues_per_tile": (one["issues"] - earlier["issues"]) * tile_rows / rows / waves,
-            })
+            result.append(
+                {
+                    "address": one["address"],
+                    "text": one["text"],
+                    "clocks_per_tile": sum(reasons.values()),
+                    "reasons": dict(sorted(reasons.items(), key=lambda item: -item[1])),
+                    "issues_per_tile": (one["issues"] - earlier["issues"]) * tile_rows / rows / waves,
+                }
+            )
     return sorted(result, key=lambda one: -one["clocks_per_tile"])[:top]
 
 
@@ -62,7 +65,9 @@ def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
     phases = device.phases(traces, parameter_set)
     return {
         "clocks_per_tile": steady.per_row(lambda answer: answer["clocks"]) * traces.kernel.kv_rows,
-        "flop_per_clock": _FLOP_PER_PAIR * traces.kernel.query_rows * traces.residents
+        "flop_per_clock": _FLOP_PER_PAIR
+        * traces.kernel.query_rows
+        * traces.residents
         / steady.per_row(lambda answer: answer["clocks"]),
         "clocks_per_round": steady.clocks,
         "drift": steady.drift,
@@ -74,7 +79,7 @@ def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
 
 
 def interval(values: dict[str, float], residuals: dict[str, float]) -> dict:
-    """The hull over the ensemble, each member widened by its residual; `prediction` is whether it is narrow enough."""
+    """The hull over the ensemble, each member widened by its residual; `prediction`: it is narrow enough."""
     widen = value("claims", "interval_residuals")
     low = min(values[name] * (1 - widen * residuals[name]) for name in ensemble())
     high = max(values[name] * (1 + widen * residuals[name]) for name in ensemble())
@@ -91,7 +96,9 @@ def _residual(parameter_set: ParameterSet, calibrated: bool) -> float:
     """Of a time: the set's own, and for a kernel that calibration has not seen what transfer adds."""
     if calibrated:
         return parameter_set.residual
-    return max(parameter_set.residual, value("claims", "transfer_residual") / value("claims", "interval_residuals"))
+    return max(
+        parameter_set.residual, value("claims", "transfer_residual") / value("claims", "interval_residuals")
+    )
 
 
 def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | None = None) -> dict:
@@ -147,7 +154,8 @@ def ratio(first: dict, second: dict) -> dict:
     """Time of the second profile over the first one's: above 1 the first is faster.
 
     Two modes of one kernel share their errors: the interval is widened by the sets' residuals of mode ratios.
-    Otherwise it is widened by what transfer to a new kernel costs. `faster` names the winner only where every member agrees and the gap exceeds the claim.
+    Otherwise it is widened by what transfer to a new kernel costs. `faster` names the winner only where every
+    member agrees and the gap exceeds the claim.
     """
     sets = parameter_sets()
     values = {name: second["sets"][name]["time_ms"] / first["sets"][name]["time_ms"] for name in sets}

@@ -65,15 +65,17 @@ class Recording:
             self._library.gfx942sim_trace_end(self._handle)
 
     def description(self) -> dict:
-        """Kernel, grid, block, vgprs, lds_bytes, waves_per_workgroup, workgroups_per_cu, and the workgroups."""
+        """Kernel, grid, block, vgprs, lds_bytes, waves_per_workgroup, workgroups_per_cu, workgroups."""
         return simulator._read_json(self._library.gfx942sim_trace_json, self._handle)
 
     def clock(self, parameters: dict[str, float]) -> dict:
         """What one compute unit does while it runs the recorded workgroups together.
 
         Args:
-            parameters: the clock's, by name; see parameters.json. `timeline_begin` and `timeline_end`, in clocks,
-                choose the part of the first workgroup whose timeline is returned.
+            parameters: the clock's, by name, see parameters.json; `l2_miss_interval`: one in how many
+                lines that the CU fetches for the first time is not in L2, 0: none. Optional: `residents`,
+                so many of the recorded workgroups run; `timeline_begin` and `timeline_end`, the clocks
+                between which the first one's timeline is returned.
 
         Returns:
             Modelled clocks, busy times, counters, and issues and stalls (slots of 4 clocks) by instruction.

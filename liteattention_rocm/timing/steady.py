@@ -1,10 +1,10 @@
-"""From traces of a few KV lengths to any length: in steady state everything grows by the same amount per row."""
+"""From traces of a few KV lengths to any length: in steady state everything grows equally per row."""
 
 from .kernels import Kernel, Shape
 from .parameters import ParameterSet, value
 
-# Doubling, so that the last pair is in steady state where the first is not yet. Every length has the remainder of
-# the wanted one, so that the masked last tile is the same.
+# Doubling, so that the last pair is in steady state where the first is not yet. Every length has the
+# remainder of the wanted one, so that the masked last tile is the same.
 _LENGTHS = (1024, 2048, 4096)
 _PERIOD = 128
 
@@ -16,7 +16,7 @@ def traced_lengths(seqlen_kv: int) -> list[int]:
 
 
 class Steady:
-    """What a CU does with its resident workgroups at a KV length, from the clock's answers at the traced ones."""
+    """What a CU does with its residents at a KV length, from the clock's answers at the traced lengths."""
 
     def __init__(self, lengths: list[int], answers: list[dict], seqlen_kv: int):
         self.lengths, self.answers, self.seqlen_kv = lengths, answers, seqlen_kv
@@ -46,7 +46,10 @@ class Steady:
 
 
 class Traces:
-    """Recordings of one kernel at the KV lengths that stand for a shape, with as many workgroups as a CU holds."""
+    """Recordings of a kernel at the KV lengths that stand for a shape, of as many workgroups as a CU holds.
+
+    `kernel` is a `Kernel` or any object with its attributes.
+    """
 
     def __init__(self, kernel: Kernel, shape: Shape):
         self.kernel, self.shape = kernel, shape
