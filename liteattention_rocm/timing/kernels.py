@@ -1,17 +1,19 @@
-"""The kernels that can be timed, and how a shape of theirs is traced."""
+"""The kernels that can be timed, and how a shape of theirs is traced.
+
+torch is imported where a kernel runs: the command line works without it.
+"""
 
 import math
 import re
 from dataclasses import dataclass
 
-import torch
-
-from .. import _C, aiter_kernel, ops
+from .. import _C
 from ..rounding import ROUNDINGS
 from .parameters import value
 from .recording import Recording
 
 HEAD_DIM = 128
+_AITER_QUERY_ROWS, _AITER_KV_ROWS = 256, 32
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Kernel:
     def query_rows(self) -> int:
         """Of one workgroup."""
         if self.source == "aiter":
-            return aiter_kernel.QUERY_ROWS_PER_WORKGROUP
+            return _AITER_QUERY_ROWS
         rows = 1 << 20
         return rows // _C.plan(1, 1, 1, rows, 64, 1)["grid"][0]
 
@@ -74,7 +76,7 @@ class Kernel:
     def kv_rows(self) -> int:
         """Of one tile, the unit of the steady state."""
         if self.source == "aiter":
-            return 32
+            return _AITER_KV_ROWS
         return (1 << 16) // _C.plan(1, 1, 1, 1, 1 << 16, 1)["kv_tiles"]
 
     def workgroups(self, shape: Shape) -> int:
@@ -94,6 +96,8 @@ class Kernel:
             FileNotFoundError: AITER's code objects are missing.
             SimulatorError: the kernel failed, or the grid lacks a workgroup.
         """
+        from .. import aiter_kernel, ops
+
         tiles = math.ceil(seqlen_q / self.query_rows)
         q, k, v = (
             _tensor(heads, rows, {g // tiles for g in workgroups}, seed)
@@ -108,7 +112,9 @@ class Kernel:
         return recording
 
 
-def _tensor(heads: int, rows: int, used_heads, seed: int) -> torch.Tensor:
+def _tensor(heads: int, rows: int, used_heads, seed: int):
+    import torch
+
     # Other heads stay zero: nothing reads them, so their pages are never touched.
     generator = torch.Generator().manual_seed(seed)
     tensor = torch.zeros(1, rows, heads, HEAD_DIM, dtype=torch.bfloat16)
