@@ -2,12 +2,14 @@
 
 import itertools
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from liteattention_rocm import cli
+from liteattention_rocm.commands.profile import calibration_text
 from liteattention_rocm.timing import (
     KERNELS,
     Shape,
@@ -138,10 +140,11 @@ def test_power_law():
     fast, slow = (device_model.clock_ghz(phase, powered, 1.0) for phase in (low, high))
     assert slow / fast == pytest.approx(2**-exponent)
     assert device_model.clock_ghz(low, powered, 1e6) == parameters.value("device", "peak_clock")
-    # A tail on one CU in eight runs faster than a full round.
+    # A tail on 5 of 38 CUs draws less than a full round.
     (tail,) = device_model.phases(FakeTraces(38), powered)
     (whole,) = device_model.phases(FakeTraces(304), powered)
-    assert tail.power == pytest.approx(whole.power * 5 / 38)
+    idle = powered.energy["idle_power"]
+    assert tail.power == pytest.approx(whole.power * (5 + 33 * idle) / 38)
     # time ∝ cycles^(1 - exponent) · energy^exponent
     assert 1 / slow == pytest.approx(200.0**exponent)
 
@@ -277,6 +280,8 @@ def test_calibration_is_the_stored_one(aiter):
         assert max(r["residual"] for r in one["mode_ratios"].values()) == pytest.approx(
             parameter_set.mode_residual, abs=1e-3
         )
+    page = (Path(__file__).parent.parent / "docs" / "timing.md").read_text()
+    assert calibration_text(table) in page
     assert table["coverage"] >= 0.95
     assert table["half_width"] < parameters.value("claims", "prediction_half_width")
 

@@ -41,6 +41,7 @@ def phases(traces: Traces, parameter_set: ParameterSet) -> list[Phase]:
         residents = -(-rest // compute_units)
         steady = traces.steady(parameter_set, residents)
         share = rest / (compute_units * residents)
+        share += (1 - share) * parameter_set.energy["idle_power"]
         result.append(Phase(steady.clocks, share * energy(steady, parameter_set) / steady.clocks))
     return result
 
