@@ -101,7 +101,7 @@ def _kernel_lines(one: dict) -> list[str]:
     resources, where = one["resources"], one["device"]
     lines = [
         f"{one['name']}  {one['kernel']}",
-        f"  per CU         {resources['resident_workgroups']} workgroups of "
+        f"  per CU         {resources['resident_workgroups']} × "
         f"{resources['waves_per_workgroup']} waves, {resources['vgprs']} VGPRs, "
         f"{resources['lds_bytes']} bytes of LDS",
         f"  device         {where['workgroups']} workgroups on {where['slots']} places: "
