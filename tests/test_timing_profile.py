@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from liteattention_rocm import cli
+from liteattention_rocm import _C, cli
 from liteattention_rocm.commands.profile import calibration_text
 from liteattention_rocm.timing import (
     KERNELS,
+    Kernel,
     Shape,
     calibration,
     parameter_sets,
@@ -88,6 +89,15 @@ def test_traces_repeat(aiter):
         .clock({**parameter_sets()["D0"].clock, "l2_miss_interval": 4})
         for _ in range(2)
     ]
+    assert answers[0] == answers[1]
+
+
+def test_a_code_object_in_a_file(tmp_path):
+    path = tmp_path / "kernels.hsaco"
+    path.write_bytes(_C.code_object("gfx942"))
+    embedded, file = (Kernel.parse(text) for text in ("ours:rtna", f"ours:rtna={path}"))
+    clock = {**parameter_sets()["D0"].clock, "l2_miss_interval": 3}
+    answers = [kernel.trace(2, 200, 130, [1, 2]).clock(clock) for kernel in (embedded, file)]
     assert answers[0] == answers[1]
 
 
@@ -247,6 +257,8 @@ def test_profile_command_in_words(capsys):
         (["--shape", "1,0,64"], "positive extents"),
         (["--shape", "1,1,64", "--top", "-1"], "--top must not be negative, got -1"),
         (["--shape", "1,1,64", *["--kernel", "ours:rtz"] * 3], "once or twice, got 3"),
+        (["--shape", "1,1,64", "--kernel", "ours:rtx"], "kernel must be one of aiter:rtna"),
+        (["--shape", "1,1,64", "--kernel", "ours:rtz=nowhere"], "'nowhere', which does not exist"),
     ],
 )
 def test_profile_refuses(arguments, message, capsys):

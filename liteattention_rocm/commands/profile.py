@@ -1,9 +1,10 @@
 """Models time, stalls and hardware counters of one or two kernels on an MI300X."""
 
 import json
+import re
 from pathlib import Path
 
-from ..timing import KERNELS, Shape, calibration, profile, ratio
+from ..timing import KERNELS, Kernel, Shape, calibration, profile, ratio
 from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets
 from ..timing.sensitivity import sensitivity
 from ..timing.steady import Traces
@@ -15,8 +16,9 @@ def add_options(parser) -> None:
     parser.add_argument(
         "--kernel",
         action="append",
-        choices=sorted(KERNELS),
-        help="once or twice: the second is compared with the first; default: ours:rtne",
+        metavar="KERNEL[=PATH]",
+        help=f"once or twice: the second is compared with the first; default: ours:rtne; "
+        f"{', '.join(KERNELS)}; =PATH: another code object of ours, or another folder of AITER's",
     )
     parser.add_argument("--top", type=int, default=12, help="instructions listed with their stalls")
     parser.add_argument(
@@ -47,9 +49,9 @@ def run(options) -> int:
     if options.top < 0:
         raise ValueError(f"--top must not be negative, got {options.top}")
     profiles = []
-    for name in names:
-        traces = Traces(KERNELS[name], shape)
-        profiles.append(profile(KERNELS[name], shape, top=options.top, traces=traces))
+    for kernel in [Kernel.parse(name) for name in names]:
+        traces = Traces(kernel, shape)
+        profiles.append(profile(kernel, shape, top=options.top, traces=traces))
         if options.timeline:
             _write_timeline(options.timeline, traces, profiles[-1])
     report = {
@@ -65,7 +67,7 @@ def run(options) -> int:
 def _write_timeline(folder: Path, traces: Traces, one: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = timeline(traces, one["sets"][DOCUMENTED]["clocks_per_tile"])
-    stem = folder / one["name"].replace(":", "-")
+    stem = folder / re.sub(r"[^\w-]+", "-", one["name"])
     stem.with_suffix(".svg").write_text(svg(lines, one["name"]))
     stem.with_suffix(".json").write_text(json.dumps(perfetto(lines, one["name"])))
 

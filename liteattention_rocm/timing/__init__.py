@@ -3,8 +3,8 @@
 Everything here is modelled; no number comes from hardware except the published times that calibrate it.
 """
 
-from .kernels import KERNELS, Shape
+from .kernels import KERNELS, Kernel, Shape
 from .parameters import parameter_sets
 from .profiling import profile, ratio
 
-__all__ = ["KERNELS", "Shape", "parameter_sets", "profile", "ratio"]
+__all__ = ["KERNELS", "Kernel", "Shape", "parameter_sets", "profile", "ratio"]

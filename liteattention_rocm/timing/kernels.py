@@ -5,9 +5,12 @@ torch is imported where a kernel runs: the command line works without it.
 
 import math
 import re
+import struct
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from .. import _C
+from .. import _C, simulator
 from ..rounding import ROUNDINGS
 from .parameters import value
 from .recording import Recording
@@ -51,14 +54,35 @@ class Shape:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: a code object and a rounding mode. `calibrated`: its published times fit the model."""
+    """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
-    source: str  # "ours" or "aiter"
+    source: "ours" or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    """
+
+    source: str
     rounding: str
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Kernel":
+        """From "ours:rtz" or "aiter:rtz", either with "=PATH".
+
+        Raises:
+            ValueError: no such kernel, or no such path.
+        """
+        name, _, path = text.partition("=")
+        if name not in KERNELS:
+            raise ValueError(
+                f"kernel must be one of {', '.join(sorted(KERNELS))}, =PATH may follow, got {text!r}"
+            )
+        if path and not Path(path).exists():
+            raise ValueError(f"kernel {name} has the path {path!r}, which does not exist")
+        return cls(KERNELS[name].source, KERNELS[name].rounding, Path(path) if path else None)
 
     @property
     def name(self) -> str:
-        return f"{self.source}:{self.rounding}"
+        return f"{self.source}:{self.rounding}" + (f"={self.path}" if self.path else "")
 
     @property
     def calibrated(self) -> bool:
@@ -106,10 +130,43 @@ class Kernel:
         recording = Recording(workgroups)
         with recording.active():
             if self.source == "aiter":
-                aiter_kernel.forward(q, k, v, rounding=self.rounding)
-            else:
+                aiter_kernel.forward(q, k, v, rounding=self.rounding, directory=self.path)
+            elif self.path is None:
                 ops.attention(q, k, v, rounding=self.rounding)
+            else:
+                _launch(self.path, self.rounding, q, k, v, -(-seqlen_q // self.query_rows))
         return recording
+
+
+def _launch(path: Path, rounding: str, q, k, v, query_tiles: int) -> None:
+    """Launches a code object of ours as the host code does; the arguments are csrc/device/arguments.hpp's."""
+    import torch
+
+    out = torch.empty_like(q)
+    heads = q.shape[2]
+    scale = HEAD_DIM**-0.5
+    strides = [2 * t.stride(dimension) for t in (q, k, v, out) for dimension in (0, 2, 1)]
+    pointers = [t.data_ptr() for t in (q, k, v, out)]
+    packed = struct.pack(
+        "<5Q12q4i2fIi",
+        *pointers,
+        0,
+        *strides,
+        q.shape[1],
+        k.shape[1],
+        heads,
+        1,
+        scale,
+        scale * math.log2(math.e),
+        0,
+        0,
+    )
+    with ExitStack() as memory:
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out)):
+            memory.enter_context(simulator.register(tensor, name, name == "out"))
+        block = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1)["block"]
+        module = simulator.Module(path.read_bytes())
+        module.launch(f"attention_forward_{rounding}", (query_tiles, heads, 1), block, packed)
 
 
 def _tensor(heads: int, rows: int, used_heads, seed: int):
