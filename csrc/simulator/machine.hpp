@@ -44,7 +44,7 @@ class AddressSpace {
     uint32_t any, writable;  // index in regions_, or kNone
   };
   std::vector<Region> regions_;
-  std::vector<uint64_t> bounds_;     // ascending; interval i is [bounds_[i], bounds_[i + 1])
+  std::vector<uint64_t> bounds_;  // ascending; interval i is [bounds_[i], bounds_[i + 1])
   std::vector<Interval> intervals_;
 };
 
@@ -64,8 +64,8 @@ struct KernelDescriptor {  // 64-byte .kd, decoded
 struct Kernel {
   std::string name;
   std::shared_ptr<const Program> program;
-  uint64_t entry = 0;              // address of the first instruction
-  uint64_t load_bias = 0;          // address minus ELF virtual address; subtract it when printing addresses
+  uint64_t entry = 0;      // address of the first instruction
+  uint64_t load_bias = 0;  // address minus ELF virtual address; subtract it when printing addresses
   KernelDescriptor descriptor;
   uint64_t descriptor_address = 0;
   uint32_t code_object_version = 5;
@@ -79,8 +79,8 @@ struct Checks {
 };
 
 struct Counters {
-  uint64_t instructions = 0;                    // wave instructions executed
-  std::array<uint64_t, 10> by_category{};       // indexed by Category
+  uint64_t instructions = 0;               // wave instructions executed
+  std::array<uint64_t, 10> by_category{};  // indexed by Category
   uint64_t workgroups = 0, waves = 0;
   uint64_t bytes_loaded = 0, bytes_stored = 0;  // vector memory, in-bounds lanes
   Counters& operator+=(const Counters& other);
@@ -89,16 +89,16 @@ struct Counters {
 struct Launch {
   const Kernel* kernel = nullptr;
   const AddressSpace* memory = nullptr;
-  std::array<uint32_t, 3> grid{1, 1, 1};        // workgroups
-  std::array<uint32_t, 3> block{1, 1, 1};       // work-items
-  uint32_t dynamic_lds = 0;                     // bytes
-  uint64_t kernarg_address = 0;                 // host address of the complete kernel-argument segment
-  uint64_t dispatch_packet_address = 0;         // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
+  std::array<uint32_t, 3> grid{1, 1, 1};   // workgroups
+  std::array<uint32_t, 3> block{1, 1, 1};  // work-items
+  uint32_t dynamic_lds = 0;                // bytes
+  uint64_t kernarg_address = 0;            // host address of the complete kernel-argument segment
+  uint64_t dispatch_packet_address = 0;    // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
   uint64_t implicit_queue_address = 0;
   MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
   Checks checks;
-  struct WorkgroupTrace* trace = nullptr;       // where the workgroup that runs is recorded
-  const std::atomic<bool>* stop = nullptr;      // polled: true ends the launch with kInterrupted
+  struct WorkgroupTrace* trace = nullptr;   // where the workgroup that runs is recorded
+  const std::atomic<bool>* stop = nullptr;  // polled: true ends the launch with kInterrupted
 };
 
 // Executes one workgroup to its end. One Machine per host thread; it is reused between workgroups so that
