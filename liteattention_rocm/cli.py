@@ -1,12 +1,19 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | check | compare`."""
+"""The command line: `liteattention-rocm doctor | inspect | coverage | check | profile | compare`."""
 
 import argparse
 import os
 import sys
 
-from .commands import check, compare, coverage, doctor, inspect
+from .commands import check, compare, coverage, doctor, inspect, profile
 
-COMMANDS = {"check": check, "doctor": doctor, "inspect": inspect, "coverage": coverage, "compare": compare}
+COMMANDS = {
+    "doctor": doctor,
+    "inspect": inspect,
+    "coverage": coverage,
+    "check": check,
+    "profile": profile,
+    "compare": compare,
+}
 
 
 def main(arguments=None) -> int:

@@ -11,6 +11,7 @@
 #include "locks.hpp"
 #include "options.hpp"
 #include "statistics.hpp"
+#include "timing.hpp"
 #include "worker_pool.hpp"
 
 namespace gfx942 {
@@ -170,6 +171,14 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.collect_findings = current.collect_findings;
   const std::shared_ptr<LaunchObservation> observation = observe(launch);
   launch.observation = observation.get();
+
+  if (Recording* recording = current_recording()) {
+    try {
+      return record_launch_trace(*recording, function, launch);
+    } catch (const SimulatorError& error) {
+      throw HipError(code_of(error.kind), error.what());
+    }
+  }
 
   const Clock::time_point start = Clock::now();
   Job job(launch, current.threads);

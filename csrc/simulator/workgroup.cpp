@@ -11,6 +11,7 @@
 #include "observation.hpp"
 #include "program.hpp"
 #include "registers.hpp"
+#include "trace.hpp"
 
 namespace gfx942 {
 
@@ -221,9 +222,10 @@ void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, si
 
 namespace {
 
-template <bool kChecked>
+template <bool kChecked, bool kTraced>
 inline void execute(Wave& wave, const Step& step, const Step& as) {
   wave.next = &step + 1;
+  if (kTraced) record_step(*wave.group->launch->trace, wave, step);
   if (kChecked) {
     if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch))
       check_step(wave, step);
@@ -267,15 +269,15 @@ Step indexed(const Wave& wave, const Step& step) {
   return moved;
 }
 
-template <bool kChecked>
+template <bool kChecked, bool kTraced = false>
 void run_wave(Wave& wave) {
   for (int left = kQuantum; left > 0; --left) {
     const Step& step = *wave.next;
-    execute<kChecked>(wave, step, step);
+    execute<kChecked, kTraced>(wave, step, step);
     while (wave.status != WaveStatus::kRunning) {
       if (wave.status != WaveStatus::kIndexing) return;
       const Step& relative = *wave.next;
-      execute<kChecked>(wave, relative, indexed(wave, relative));
+      execute<kChecked, kTraced>(wave, relative, indexed(wave, relative));
     }
   }
 }
@@ -308,6 +310,8 @@ void Machine::State::run(const Launch& launch, size_t wave_count) {
         apply_mode(wave);
         if (launch.observation)
           run_wave_observed(wave, kQuantum);
+        else if (launch.trace)
+          run_wave<true, true>(wave);
         else if (checked)
           run_wave<true>(wave);
         else
@@ -331,6 +335,10 @@ void Machine::run_workgroup(const Launch& launch, uint32_t x, uint32_t y, uint32
   const uint32_t work_items = launch.block[0] * launch.block[1] * launch.block[2];
   const size_t wave_count = (work_items + kLanes - 1) / kLanes;
   state_->set_up(launch, {x, y, z}, wave_count);
+  if (launch.trace) {
+    launch.trace->id = {x, y, z};
+    launch.trace->waves.resize(wave_count);
+  }
   state_->run(launch, wave_count);
   for (size_t i = 0; i < wave_count; ++i) {
     for (size_t category = 0; category < counters.by_category.size(); ++category) {

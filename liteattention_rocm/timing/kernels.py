@@ -1,0 +1,185 @@
+"""The kernels that can be timed, and how a shape of theirs is traced.
+
+torch is imported where a kernel runs: the command line works without it.
+"""
+
+import math
+import re
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import _C, simulator
+from ..rounding import ROUNDINGS
+from .parameters import value
+from .recording import Recording
+
+HEAD_DIM = 128
+_AITER_QUERY_ROWS, _AITER_KV_ROWS = 256, 32
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Attention of [batch, seqlen_q, heads, 128] over seqlen_kv rows; layout "bshd"."""
+
+    batch: int
+    heads: int
+    seqlen_q: int
+    seqlen_kv: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """From "batch,heads,seqlen" or "batch,heads,seqlen_q,seqlen_kv".
+
+        Raises:
+            ValueError: not three or four positive integers.
+        """
+        if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9}){2,3}", text):
+            raise ValueError(f"shape must be B,H,Sq or B,H,Sq,Skv, got {text!r}")
+        numbers = [int(number) for number in text.split(",")]
+        if 0 in numbers:
+            raise ValueError(f"shape must have positive extents, got {text!r}")
+        return cls(*numbers[:3], numbers[-1])
+
+    @property
+    def flop(self) -> int:
+        return 4 * self.batch * self.heads * self.seqlen_q * self.seqlen_kv * HEAD_DIM
+
+    @property
+    def bytes_once(self) -> int:
+        """Q, K, V and O in bfloat16, each moved once."""
+        return 2 * HEAD_DIM * self.batch * self.heads * 2 * (self.seqlen_q + self.seqlen_kv)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
+
+    source: "ours" or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    """
+
+    source: str
+    rounding: str
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Kernel":
+        """From "ours:rtz" or "aiter:rtz", either with "=PATH".
+
+        Raises:
+            ValueError: no such kernel, or no such path.
+        """
+        name, _, path = text.partition("=")
+        if name not in KERNELS:
+            raise ValueError(
+                f"kernel must be one of {', '.join(sorted(KERNELS))}, =PATH may follow, got {text!r}"
+            )
+        if path and not Path(path).exists():
+            raise ValueError(f"kernel {name} has the path {path!r}, which does not exist")
+        return cls(KERNELS[name].source, KERNELS[name].rounding, Path(path) if path else None)
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}:{self.rounding}" + (f"={self.path}" if self.path else "")
+
+    @property
+    def calibrated(self) -> bool:
+        return self.source == "aiter"
+
+    @property
+    def query_rows(self) -> int:
+        """Of one workgroup."""
+        if self.source == "aiter":
+            return _AITER_QUERY_ROWS
+        rows = 1 << 20
+        return rows // _C.plan(1, 1, 1, rows, 64, 1)["grid"][0]
+
+    @property
+    def kv_rows(self) -> int:
+        """Of one tile, the unit of the steady state."""
+        if self.source == "aiter":
+            return _AITER_KV_ROWS
+        return (1 << 16) // _C.plan(1, 1, 1, 1, 1 << 16, 1)["kv_tiles"]
+
+    def workgroups(self, shape: Shape) -> int:
+        if self.source == "aiter":
+            return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
+        compute_units = int(value("device", "compute_units"))
+        plan = _C.plan(shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv, compute_units)
+        return math.prod(plan["grid"])
+
+    def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
+        """Executes and records workgroups of one batch entry.
+
+        Args:
+            workgroups: linear indices in the grid (query tiles, heads).
+
+        Raises:
+            FileNotFoundError: AITER's code objects are missing.
+            SimulatorError: the kernel failed, or the grid lacks a workgroup.
+        """
+        from .. import aiter_kernel, ops
+
+        tiles = math.ceil(seqlen_q / self.query_rows)
+        q, k, v = (
+            _tensor(heads, rows, {g // tiles for g in workgroups}, seed)
+            for seed, rows in enumerate((seqlen_q, seqlen_kv, seqlen_kv))
+        )
+        recording = Recording(workgroups)
+        with recording.active():
+            if self.source == "aiter":
+                aiter_kernel.forward(q, k, v, rounding=self.rounding, directory=self.path)
+            elif self.path is None:
+                ops.attention(q, k, v, rounding=self.rounding)
+            else:
+                _launch(self.path, self.rounding, q, k, v, -(-seqlen_q // self.query_rows))
+        return recording
+
+
+def _launch(path: Path, rounding: str, q, k, v, query_tiles: int) -> None:
+    """Launches a code object of ours as the host code does; the arguments are csrc/device/arguments.hpp's."""
+    import torch
+
+    out = torch.empty_like(q)
+    heads = q.shape[2]
+    scale = HEAD_DIM**-0.5
+    strides = [2 * t.stride(dimension) for t in (q, k, v, out) for dimension in (0, 2, 1)]
+    pointers = [t.data_ptr() for t in (q, k, v, out)]
+    packed = struct.pack(
+        "<5Q12q4i2fIi",
+        *pointers,
+        0,
+        *strides,
+        q.shape[1],
+        k.shape[1],
+        heads,
+        1,
+        scale,
+        scale * math.log2(math.e),
+        0,
+        0,
+    )
+    with ExitStack() as memory:
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out)):
+            memory.enter_context(simulator.register(tensor, name, name == "out"))
+        block = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1)["block"]
+        module = simulator.Module(path.read_bytes())
+        module.launch(f"attention_forward_{rounding}", (query_tiles, heads, 1), block, packed)
+
+
+def _tensor(heads: int, rows: int, used_heads, seed: int):
+    import torch
+
+    # Other heads stay zero: nothing reads them, so their pages are never touched.
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.zeros(1, rows, heads, HEAD_DIM, dtype=torch.bfloat16)
+    for head in used_heads:
+        tensor[0, :, head] = torch.randn(rows, HEAD_DIM, generator=generator).bfloat16()
+    return tensor
+
+
+KERNELS = {
+    kernel.name: kernel for source in ("ours", "aiter") for kernel in (Kernel(source, r) for r in ROUNDINGS)
+}
