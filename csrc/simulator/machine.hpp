@@ -129,7 +129,7 @@ struct Launch {
   Delivery delivery = Delivery::kEarly;
   bool collect_findings = false;             // under observation: list what the checks find and go on
   LaunchObservation* observation = nullptr;  // null: not observed
-  struct WorkgroupTrace* trace = nullptr;   // where the workgroup that runs is recorded
+  struct WorkgroupTrace* trace = nullptr;    // where the workgroup that runs is recorded
   const std::atomic<bool>* stop = nullptr;   // polled: true ends the launch with kInterrupted
 };
 
