@@ -91,7 +91,10 @@ struct Machine::State {
   std::unique_ptr<GroupObservation> observation;
 
   ~State() {
-    for (Wave* wave : waves) ::operator delete(wave, std::align_val_t{alignof(Wave)});
+    for (Wave* wave : waves) {
+      wave->~Wave();
+      ::operator delete(wave, std::align_val_t{alignof(Wave)});
+    }
   }
   void reserve_waves(size_t count) {
     while (waves.size() < count) {
