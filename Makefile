@@ -29,7 +29,7 @@ $(VENV)/.package: $(SOURCES) $(VENV)/.requirements
 
 install: $(VENV)/.package .aiter/.unpacked
 
-# Two small videos, one per kernel, both executed on the simulated MI300X, and the table that compares them.
+# A small video per kernel, ours and AITER's, executed on the simulated MI300X, and the table that compares them.
 e2e: install
 	$(BIN)/python -m e2e.compare --output $(E2E_OUTPUT)
 
