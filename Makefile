@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
 E2E_OUTPUT ?= e2e-output
 
-.PHONY: all install e2e test test-full lint format clean
+.PHONY: all install e2e layer test test-full lint format clean
 all: install
 
 $(VENV)/.environment:
@@ -33,6 +33,10 @@ install: $(VENV)/.package .aiter/.unpacked
 e2e: install
 	$(BIN)/python -m e2e.compare --output $(E2E_OUTPUT)
 
+# A whole self-attention layer of Wan2.1-T2V-1.3B at 480p, ours and AITER's, every element compared.
+layer: install
+	$(BIN)/python -m e2e.layer --rounding rtz
+
 test: install
 	$(BIN)/pytest
 
@@ -43,12 +47,12 @@ test-full: install
 lint: $(VENV)/.requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	git ls-files '*.cpp' '*.hpp' '*.hip' '*.def' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: $(VENV)/.requirements
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	git ls-files '*.cpp' '*.hpp' '*.hip' '*.def' | xargs $(BIN)/clang-format -i
+	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
 
 clean:
 	rm -rf $(VENV) .aiter $(E2E_OUTPUT) build
