@@ -107,7 +107,8 @@ def main(arguments=None) -> int:
     for outcome in result["runs"]:
         print(
             f"  {outcome['kernel']}: {outcome['wave_instructions']:,} wave-instructions, "
-            f"{outcome['mfmas']:,} MFMAs, rmse of {len(rows)} rows against float64 {outcome['sampled_rmse_against_float64']:.3e}; "
+            f"{outcome['mfmas']:,} MFMAs, rmse of {len(rows)} rows against float64 "
+            f"{outcome['sampled_rmse_against_float64']:.3e}; "
             f"{outcome['host_seconds']:.0f} host seconds (not a speed)"
         )
     difference = result["difference"]

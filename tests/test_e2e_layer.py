@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from e2e import layer
+from liteattention_rocm import simulator
 
 
 def test_bf16_steps_count_along_the_number_line():
@@ -33,9 +34,10 @@ def test_distances_of_known_outputs():
     assert found["rmse"] == pytest.approx((2 * 2**-14 / 128) ** 0.5)
 
 
-def test_a_small_layer(tmp_path, capsys):
+def test_a_small_layer(tmp_path, capsys, monkeypatch):
     """Both kernels run and agree; a layer of 300 rows has a tail in every tile."""
     report = tmp_path / "layer.json"
+    monkeypatch.setattr(simulator, "set_option", lambda *_: None)  # it would stay for the tests that follow
     assert layer.main(["--shape", "1,2,300", "--rounding", "rtne", "--json", str(report)]) == 0
     result = json.loads(report.read_text())
     ours, theirs = result["runs"]
