@@ -3,7 +3,7 @@
 import pytest
 
 import check_kernels
-from liteattention_rocm import _C, aiter_kernel, simulator
+from liteattention_rocm import _C, simulator
 from liteattention_rocm.checking import mutants, problems
 from liteattention_rocm.cli import main
 from liteattention_rocm.commands import check
@@ -26,11 +26,7 @@ def test_intact_kernels_are_clean(code_object, kernel):
 
 
 @pytest.mark.parametrize("rounding", ["rtne", "rtna", "rtz"])
-def test_findings_in_aiter_are_explained(rounding):
-    try:
-        aiter_kernel.find()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+def test_findings_in_aiter_are_explained(aiter, rounding):
     report = check.check_kernel(
         rounding, lambda operands: problems.launch_aiter(rounding, operands), problems.PROBLEMS
     )
