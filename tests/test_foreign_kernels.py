@@ -165,7 +165,9 @@ def test_legacy_multiply_adds_clear_the_upper_half(hip, numbers):
     words = generator.integers(0, 2**32, (64, 3), dtype=np.uint32)
     words[32:] = generator.standard_normal((32, 6)).astype(np.float16).view(np.uint32)
     like = torch.zeros(64, 7, dtype=torch.int32)
-    got = run(hip, numbers, "legacy", 1, [torch.from_numpy(words.view(np.int32))], like).numpy().view(np.uint32)
+    got = (
+        run(hip, numbers, "legacy", 1, [torch.from_numpy(words.view(np.int32))], like).numpy().view(np.uint32)
+    )
     assert (got >> 16 == 0).all()
     a, b, c = (words & 0xFFFF).astype(np.int64).T
     signed = [column.astype(np.uint16).view(np.int16).astype(np.int64) for column in (a, b, c)]
@@ -200,8 +202,11 @@ def test_reduced_matrix_product(hip, numbers, size, depth):
 
 
 def test_what_is_not_implemented_is_not_supported(hip, numbers):
-    with pytest.raises(Failed, match="v_qsad_pk_u16_u8.*not implemented") as caught:
+    with pytest.raises(Failed, match=r"v_qsad_pk_u16_u8.*not implemented") as caught:
         hip.launch(
-            hip.function(numbers, "unsupported"), (1, 1, 1), (64, 1, 1), struct.pack("<Q", hip.upload(bytes(8)))
+            hip.function(numbers, "unsupported"),
+            (1, 1, 1),
+            (64, 1, 1),
+            struct.pack("<Q", hip.upload(bytes(8))),
         )
     assert caught.value.code == NOT_SUPPORTED

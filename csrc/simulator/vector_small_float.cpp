@@ -22,8 +22,8 @@ struct Fields<Bf8> {
   static constexpr int kFraction = 2, kBias = 16;
 };
 
-// To nearest even, or (kStochastic) by adding the upper bits of `random` to the fraction bits that are dropped.
-// Overflow gives NaN or, with MODE's FP16_OVFL, the largest value.
+// To nearest even, or (kStochastic) by adding the upper bits of `random` to the fraction bits that are
+// dropped. Overflow gives NaN or, with MODE's FP16_OVFL, the largest value.
 template <class T, bool kStochastic>
 uint32_t to_small(uint32_t bits, uint32_t random, bool clamps) {
   constexpr int kFraction = Fields<T>::kFraction, kDropped = 23 - kFraction;
@@ -56,8 +56,8 @@ void pack_small(Wave& wave, const Step& step) {
   const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]);
   const uint32_t* old = destination(wave, step.dst);
   for (int lane = 0; lane < kLanes; ++lane) {
-    const uint32_t pair =
-        to_small<T, false>(a[lane], 0, clamps) | to_small<T, false>(b[lane], 0, clamps) << 8;
+    const uint32_t pair = to_small<T, false>(a[lane], 0, clamps) | to_small<T, false>(b[lane], 0, clamps)
+                                                                       << 8;
     wave.result[0][lane] = upper ? (old[lane] & 0xFFFF) | pair << 16 : (old[lane] & 0xFFFF0000) | pair;
   }
   write_lanes(wave, step.dst, 1, wave.exec());
@@ -71,8 +71,8 @@ void round_stochastically(Wave& wave, const Step& step) {
   const uint32_t *a = source(wave, step.src[0]), *random = source(wave, step.src[1]);
   const uint32_t* old = destination(wave, step.dst);
   for (int lane = 0; lane < kLanes; ++lane)
-    wave.result[0][lane] =
-        (old[lane] & ~(0xFFu << shift)) | to_small<T, true>(a[lane], random[lane], clamps) << shift;
+    wave.result[0][lane] = (old[lane] & ~(0xFFu << shift)) | to_small<T, true>(a[lane], random[lane], clamps)
+                                                                 << shift;
   write_lanes(wave, step.dst, 1, wave.exec());
 }
 
