@@ -8,23 +8,32 @@ typedef f16 half4 __attribute__((ext_vector_type(4)));
 typedef short short4v __attribute__((ext_vector_type(4)));
 typedef float float2v __attribute__((ext_vector_type(2)));
 
-#define SYNC() __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"), __builtin_amdgcn_s_barrier(), \
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup")
+#define SYNC()                                                                                               \
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"), __builtin_amdgcn_s_barrier(),                       \
+      __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup")
 
 __device__ inline u32 tid() {
   return __builtin_amdgcn_workitem_id_x() +
          __builtin_amdgcn_workgroup_size_x() *
-             (__builtin_amdgcn_workitem_id_y() + __builtin_amdgcn_workgroup_size_y() * __builtin_amdgcn_workitem_id_z());
+             (__builtin_amdgcn_workitem_id_y() +
+              __builtin_amdgcn_workgroup_size_y() * __builtin_amdgcn_workitem_id_z());
 }
 __device__ inline u32 threads() {
-  return __builtin_amdgcn_workgroup_size_x() * __builtin_amdgcn_workgroup_size_y() * __builtin_amdgcn_workgroup_size_z();
+  return __builtin_amdgcn_workgroup_size_x() * __builtin_amdgcn_workgroup_size_y() *
+         __builtin_amdgcn_workgroup_size_z();
 }
-struct Shape { int heads, sq, skv; float scale; };
+struct Shape {
+  int heads, sq, skv;
+  float scale;
+};
 __device__ inline long head_offset(const Shape& s, int rows, int d) {
   return ((long)__builtin_amdgcn_workgroup_id_z() * s.heads + __builtin_amdgcn_workgroup_id_y()) * rows * d;
 }
 
-template <class T> __device__ inline float to_float(T x) { return (float)x; }
+template <class T>
+__device__ inline float to_float(T x) {
+  return (float)x;
+}
 
 // One thread per row, scores of the whole row in scratch.
 template <class T, int D, int kMaximum>
@@ -49,21 +58,26 @@ __device__ void naive(const T* q, const T* k, const T* v, T* out, const Shape& s
     out[d] = (T)(value / sum);
   }
 }
-#define NAIVE(NAME, T, D)                                                                                   \
-  extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, 1024)))                            \
-  NAME(const T* q, const T* k, const T* v, T* out, Shape s) { naive<T, D, 128>(q, k, v, out, s); }
+#define NAIVE(NAME, T, D)                                                                                    \
+  extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, 1024))) NAME(                     \
+      const T* q, const T* k, const T* v, T* out, Shape s) {                                                 \
+    naive<T, D, 128>(q, k, v, out, s);                                                                       \
+  }
 NAIVE(naive_f32, float, 32)
 NAIVE(naive_f16, f16, 40)
 NAIVE(naive_bf16, bf16, 128)
 NAIVE(naive_f64, double, 16)
 
-template <int kControl> __device__ inline float dpp(float x, float old) {
-  return __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(__builtin_bit_cast(int, old), __builtin_bit_cast(int, x),
-                                                               kControl, 0xf, 0xf, false));
+template <int kControl>
+__device__ inline float dpp(float x, float old) {
+  return __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(__builtin_bit_cast(int, old),
+                                                               __builtin_bit_cast(int, x), kControl, 0xf, 0xf,
+                                                               false));
 }
 __device__ inline float shuffle_xor(float x, int mask) {
   const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
-  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((lane ^ mask) * 4, __builtin_bit_cast(int, x)));
+  return __builtin_bit_cast(float,
+                            __builtin_amdgcn_ds_bpermute((lane ^ mask) * 4, __builtin_bit_cast(int, x)));
 }
 // The sum of a wave by DPP row shifts and broadcasts, as compilers of scans do: valid in lane 63.
 __device__ inline float wave_sum_dpp(float x) {
@@ -71,13 +85,21 @@ __device__ inline float wave_sum_dpp(float x) {
   x += dpp<0x112>(x, 0);
   x += dpp<0x114>(x, 0);
   x += dpp<0x118>(x, 0);
-  x += __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, x), 0x142, 0xa, 0xf, false));
-  x += __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, x), 0x143, 0xc, 0xf, false));
+  x += __builtin_bit_cast(float,
+                          __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, x), 0x142, 0xa, 0xf, false));
+  x += __builtin_bit_cast(float,
+                          __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, x), 0x143, 0xc, 0xf, false));
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), 63));
 }
 __device__ inline float wave_max_swizzle(float x) {
-#define SWIZZLE(MASK) x = __builtin_fmaxf(x, __builtin_bit_cast(float, __builtin_amdgcn_ds_swizzle(__builtin_bit_cast(int, x), MASK << 10 | 0x1f)))
-  SWIZZLE(1); SWIZZLE(2); SWIZZLE(4); SWIZZLE(8); SWIZZLE(16);
+#define SWIZZLE(MASK)                                                                                        \
+  x = __builtin_fmaxf(x, __builtin_bit_cast(float, __builtin_amdgcn_ds_swizzle(__builtin_bit_cast(int, x),   \
+                                                                               MASK << 10 | 0x1f)))
+  SWIZZLE(1);
+  SWIZZLE(2);
+  SWIZZLE(4);
+  SWIZZLE(8);
+  SWIZZLE(16);
   return __builtin_fmaxf(x, shuffle_xor(x, 32));
 }
 
@@ -103,35 +125,61 @@ wave_f32(const float* q, const float* k, const float* v, float* out, Shape s, u6
       dot = (products.x + products.y + products.z + products.w) * s.scale * 1.44269504f;
     }
     const float new_top = __builtin_fmaxf(top, wave_max_swizzle(dot));
-    const float weight_now = row < s.sq ? __builtin_amdgcn_exp2f(dot - new_top) : 0, fade = __builtin_amdgcn_exp2f(top - new_top);
+    const float weight_now = row < s.sq ? __builtin_amdgcn_exp2f(dot - new_top) : 0,
+                fade = __builtin_amdgcn_exp2f(top - new_top);
     sum = sum * fade + wave_sum_dpp(weight_now);
     weight[lane] = weight_now;
     SYNC();
     value *= fade;
     if (row < s.sq)
-      for (int i = 0; i < 64 && first + i < s.skv; ++i) value += weight[i] * v[from + (long)(first + i) * 64 + lane];
+      for (int i = 0; i < 64 && first + i < s.skv; ++i)
+        value += weight[i] * v[from + (long)(first + i) * 64 + lane];
     SYNC();
     top = new_top;
   }
   if (row < s.sq) {
     out[at + lane] = value / sum;
     __hip_atomic_fetch_add(total, value / sum, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-    if (lane == 0) __hip_atomic_fetch_max(cycles, __builtin_readcyclecounter() - begin + __builtin_amdgcn_s_memtime() % 2, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+    if (lane == 0)
+      __hip_atomic_fetch_max(cycles, __builtin_readcyclecounter() - begin + __builtin_amdgcn_s_memtime() % 2,
+                             __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
   }
 }
 
-// Tiles of 64 rows by 32 keys, head dim 64, v_mfma_f32_16x16x16: four waves of 16 rows, K and V double buffered
-// in LDS, filled from registers while the last tile is multiplied.
-__device__ inline float4v multiply(half4 a, half4 b, float4v c) { return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0); }
-__device__ inline float4v multiply(short4v a, short4v b, float4v c) { return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0); }
-__device__ inline float16v multiply(half4 a, half4 b, float16v c) { return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0); }
-__device__ inline float16v multiply(short4v a, short4v b, float16v c) { return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0); }
-template <class T> struct Four;
-template <> struct Four<f16> { typedef half4 type; };
-template <> struct Four<bf16> { typedef short4v type; };
-template <int kRows> struct Sum;
-template <> struct Sum<16> { typedef float4v type; };
-template <> struct Sum<32> { typedef float16v type; };
+// Tiles of 64 rows by 32 keys, head dim 64, v_mfma_f32_16x16x16: four waves of 16 rows, K and V double
+// buffered in LDS, filled from registers while the last tile is multiplied.
+__device__ inline float4v multiply(half4 a, half4 b, float4v c) {
+  return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+}
+__device__ inline float4v multiply(short4v a, short4v b, float4v c) {
+  return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
+}
+__device__ inline float16v multiply(half4 a, half4 b, float16v c) {
+  return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0);
+}
+__device__ inline float16v multiply(short4v a, short4v b, float16v c) {
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
+}
+template <class T>
+struct Four;
+template <>
+struct Four<f16> {
+  typedef half4 type;
+};
+template <>
+struct Four<bf16> {
+  typedef short4v type;
+};
+template <int kRows>
+struct Sum;
+template <>
+struct Sum<16> {
+  typedef float4v type;
+};
+template <>
+struct Sum<32> {
+  typedef float16v type;
+};
 
 // kRows (16 or 32) rows per wave, D = 64, kKeys = kRows keys at a time. S = Q K^T with A = Q: lane l holds
 // row l % kRows of A and column l % kRows of B, four k from 4 * (l / kRows).
@@ -150,7 +198,9 @@ __device__ void tiled(const T* q, const T* k, const T* v, T* out, const Shape& s
   four query[D / kStep];
   for (int step = 0; step < D / kStep; ++step) {
     four zero = {};
-    query[step] = first_row + column < s.sq ? *(const four*)(q + (long)(first_row + column) * D + step * kStep + group * 4) : zero;
+    query[step] = first_row + column < s.sq
+                      ? *(const four*)(q + (long)(first_row + column) * D + step * kStep + group * 4)
+                      : zero;
   }
   constexpr int kPieces = kRows * D / 4, kEach = (kPieces + kWaves * 64 - 1) / (kWaves * 64);
   four held_k[kEach], held_v[kEach];
@@ -190,9 +240,11 @@ __device__ void tiled(const T* q, const T* k, const T* v, T* out, const Shape& s
     for (int r = 0; r < kRegisters; ++r) {
       float x = first + column < s.skv ? score[r] * s.scale * 1.44269504f : -1e30f, largest = x;
 #pragma unroll
-      for (int mask = 1; mask < kRows; mask *= 2) largest = __builtin_fmaxf(largest, shuffle_xor(largest, mask));
+      for (int mask = 1; mask < kRows; mask *= 2)
+        largest = __builtin_fmaxf(largest, shuffle_xor(largest, mask));
       largest = __builtin_fmaxf(largest, top[r]);
-      const float fade = __builtin_amdgcn_exp2f(top[r] - largest), weight = __builtin_amdgcn_exp2f(x - largest);
+      const float fade = __builtin_amdgcn_exp2f(top[r] - largest),
+                  weight = __builtin_amdgcn_exp2f(x - largest);
       sum[r] = sum[r] * fade + weight;
       top[r] = largest;
       for (int part = 0; part < D / kRows; ++part) result[part][r] *= fade;
@@ -203,7 +255,8 @@ __device__ void tiled(const T* q, const T* k, const T* v, T* out, const Shape& s
       const four a = *(four*)&weights[wave][column][step * kStep + group * 4];
       for (int part = 0; part < D / kRows; ++part) {
         T gathered[4];
-        for (int i = 0; i < 4; ++i) gathered[i] = values[buffer][step * kStep + group * 4 + i][part * kRows + column];
+        for (int i = 0; i < 4; ++i)
+          gathered[i] = values[buffer][step * kStep + group * 4 + i][part * kRows + column];
         result[part] = multiply(a, __builtin_bit_cast(four, gathered), result[part]);
       }
     }
@@ -215,44 +268,53 @@ __device__ void tiled(const T* q, const T* k, const T* v, T* out, const Shape& s
     for (int mask = 1; mask < kRows; mask *= 2) sum[r] += shuffle_xor(sum[r], mask);
     const int row = first_row + row_of(r);
     if (row < s.sq)
-      for (int part = 0; part < D / kRows; ++part) out[(long)row * D + part * kRows + column] = (T)(result[part][r] / sum[r]);
+      for (int part = 0; part < D / kRows; ++part)
+        out[(long)row * D + part * kRows + column] = (T)(result[part][r] / sum[r]);
   }
 }
 #define TILED(NAME, T, ROWS, WAVES)                                                                          \
-  extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(WAVES * 64, WAVES * 64)))              \
-  NAME(const T* q, const T* k, const T* v, T* out, Shape s) { tiled<T, ROWS, WAVES>(q, k, v, out, s); }
+  extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(WAVES * 64, WAVES * 64))) NAME(      \
+      const T* q, const T* k, const T* v, T* out, Shape s) {                                                 \
+    tiled<T, ROWS, WAVES>(q, k, v, out, s);                                                                  \
+  }
 TILED(tiled_f16_16, f16, 16, 4)
 TILED(tiled_bf16_16, bf16, 16, 2)
 TILED(tiled_f16_32, f16, 32, 1)
 TILED(tiled_bf16_32, bf16, 32, 4)
 
 #ifndef WITHOUT_DIRECT
-// K and V go to LDS without passing registers (global_load_lds_dword), head dim 64, float32 MFMA; one wave takes
-// 16 rows; products of P and V by packed float32 arithmetic.
+// K and V go to LDS without passing registers (global_load_lds_dword), head dim 64, float32 MFMA; one wave
+// takes 16 rows; products of P and V by packed float32 arithmetic.
 extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(64, 64)))
 direct_f32(const float* q, const float* k, const float* v, float* out, Shape s) {
   constexpr int D = 64;
   __shared__ float keys[16 * D], values[16 * D], weights[16][17];
-  const int lane = tid(), column = lane % 16, group = lane / 16, first_row = __builtin_amdgcn_workgroup_id_x() * 16;
+  const int lane = tid(), column = lane % 16, group = lane / 16,
+            first_row = __builtin_amdgcn_workgroup_id_x() * 16;
   q += head_offset(s, s.sq, D);
   out += head_offset(s, s.sq, D);
   k += head_offset(s, s.skv, D);
   v += head_offset(s, s.skv, D);
   float query[16];
-  for (int step = 0; step < 16; ++step) query[step] = first_row + column < s.sq ? q[(long)(first_row + column) * D + step * 4 + group] : 0;
+  for (int step = 0; step < 16; ++step)
+    query[step] = first_row + column < s.sq ? q[(long)(first_row + column) * D + step * 4 + group] : 0;
   float top[4], sum[4];
   for (int r = 0; r < 4; ++r) top[r] = -1e30f, sum[r] = 0;
   float2v result[8] = {};
   for (int first = 0; first < s.skv; first += 16) {
     for (int i = 0; i < 16; ++i) {
       const int j = first + i < s.skv ? first + i : s.skv - 1;
-      __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(k + (long)j * D + lane), (__attribute__((address_space(3))) void*)(keys + i * D), 4, 0, 0);
-      __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(v + (long)j * D + lane), (__attribute__((address_space(3))) void*)(values + i * D), 4, 0, 0);
+      __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(k + (long)j * D + lane),
+                                       (__attribute__((address_space(3))) void*)(keys + i * D), 4, 0, 0);
+      __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(v + (long)j * D + lane),
+                                       (__attribute__((address_space(3))) void*)(values + i * D), 4, 0, 0);
     }
     __builtin_amdgcn_s_waitcnt(0x0f70);
     SYNC();
     float4v score = {};
-    for (int step = 0; step < 16; ++step) score = __builtin_amdgcn_mfma_f32_16x16x4f32(query[step], keys[column * D + step * 4 + group], score, 0, 0, 0);
+    for (int step = 0; step < 16; ++step)
+      score = __builtin_amdgcn_mfma_f32_16x16x4f32(query[step], keys[column * D + step * 4 + group], score, 0,
+                                                   0, 0);
     for (int r = 0; r < 4; ++r) {
       const float x = first + column < s.skv ? score[r] * s.scale : -1e30f;
       float largest = x;
@@ -271,7 +333,8 @@ direct_f32(const float* q, const float* k, const float* v, float* out, Shape s) 
     const int row = lane / 4;
     for (int d = 0; d < 8; ++d) {
       result[d] *= weights[row][16];
-      for (int j = 0; j < 16; ++j) result[d] += weights[row][j] * *(float2v*)&values[j * D + lane % 4 * 16 + d * 2];
+      for (int j = 0; j < 16; ++j)
+        result[d] += weights[row][j] * *(float2v*)&values[j * D + lane % 4 * 16 + d * 2];
     }
     SYNC();
   }
@@ -282,6 +345,7 @@ direct_f32(const float* q, const float* k, const float* v, float* out, Shape s) 
   SYNC();
   const int row = lane / 4;
   if (first_row + row < s.sq)
-    for (int d = 0; d < 8; ++d) *(float2v*)(out + (long)(first_row + row) * D + lane % 4 * 16 + d * 2) = result[d] / weights[row][16];
+    for (int d = 0; d < 8; ++d)
+      *(float2v*)(out + (long)(first_row + row) * D + lane % 4 * 16 + d * 2) = result[d] / weights[row][16];
 }
 #endif

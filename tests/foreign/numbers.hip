@@ -1,5 +1,5 @@
-// One instruction a kernel, over 64 lanes: 8-bit floats, the 16-bit multiply-adds that clear the upper half, and
-// the matrix core's reduced float32.
+// One instruction a kernel, over 64 lanes: 8-bit floats, the 16-bit multiply-adds that clear the upper half,
+// and the matrix core's reduced float32.
 typedef float float2v __attribute__((ext_vector_type(2)));
 typedef float float4v __attribute__((ext_vector_type(4)));
 typedef float float16v __attribute__((ext_vector_type(16)));
@@ -7,15 +7,16 @@ typedef float float16v __attribute__((ext_vector_type(16)));
 #define LANE __builtin_amdgcn_workitem_id_x()
 #define I (__builtin_amdgcn_workgroup_id_x() * 64 + LANE)
 
-// out[4 i ...]: two values packed below, then above, 0x5a5a elsewhere; rounding stochastically into byte 2 of it.
-#define NARROW(NAME)                                                                                        \
-  extern "C" __global__ void narrow_##NAME(const float* in, const u32* random, u32* out) {                  \
+// out[4 i ...]: two values packed below, then above, 0x5a5a elsewhere; rounding stochastically into byte 2 of
+// it.
+#define NARROW(NAME)                                                                                         \
+  extern "C" __global__ void narrow_##NAME(const float* in, const u32* random, u32* out) {                   \
     const float a = in[2 * I], b = in[2 * I + 1];                                                            \
     out[3 * I] = __builtin_amdgcn_cvt_pk_##NAME##_f32(a, b, 0x5a5a5a5a, false);                              \
     out[3 * I + 1] = __builtin_amdgcn_cvt_pk_##NAME##_f32(a, b, 0x5a5a5a5a, true);                           \
     out[3 * I + 2] = __builtin_amdgcn_cvt_sr_##NAME##_f32(a, random[I], 0x5a5a5a5a, 2);                      \
-  }                                                                                                         \
-  extern "C" __global__ void widen_##NAME(const u32* in, float* out) {                                      \
+  }                                                                                                          \
+  extern "C" __global__ void widen_##NAME(const u32* in, float* out) {                                       \
     const u32 word = in[I];                                                                                  \
     out[8 * I] = __builtin_amdgcn_cvt_f32_##NAME(word, 0);                                                   \
     out[8 * I + 1] = __builtin_amdgcn_cvt_f32_##NAME(word, 1);                                               \
@@ -27,8 +28,12 @@ typedef float float16v __attribute__((ext_vector_type(16)));
 NARROW(fp8)
 NARROW(bf8)
 
-#define THREE(NAME, MODIFIERS)                                                                              \
-  { u32 d = 0xdeadbeef; asm volatile(NAME " %0, %1, %2, %3" MODIFIERS : "+v"(d) : "v"(a), "v"(b), "v"(c)); *out++ = d; }
+#define THREE(NAME, MODIFIERS)                                                                               \
+  {                                                                                                          \
+    u32 d = 0xdeadbeef;                                                                                      \
+    asm volatile(NAME " %0, %1, %2, %3" MODIFIERS : "+v"(d) : "v"(a), "v"(b), "v"(c));                       \
+    *out++ = d;                                                                                              \
+  }
 extern "C" __global__ void legacy(const u32* in, u32* out) {
   const u32 a = in[3 * I], b = in[3 * I + 1], c = in[3 * I + 2];
   out += 7 * I;
