@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "small_float.hpp"
 #include "vector.hpp"
 
 namespace gfx942 {
@@ -24,6 +25,16 @@ struct Single {
     return value;
   }
 };
+// "xf32": the matrix core keeps ten fraction bits of a float32, rounded to nearest even; NaN stays NaN.
+struct Reduced {
+  static constexpr int kBits = 32;
+  using Sum = float;
+  static float value(uint64_t bits) {
+    const uint32_t word = static_cast<uint32_t>(bits);
+    if ((word & 0x7FFFFFFFu) > 0x7F800000u) return std::nanf("");
+    return Single::value((word + 0xFFF + (word >> 13 & 1)) & ~0x1FFFu);
+  }
+};
 struct Double {
   static constexpr int kBits = 64;
   using Sum = double;
@@ -38,28 +49,7 @@ struct Brain {
   using Sum = float;
   static float value(uint64_t bits) { return Single::value(bits << 16); }
 };
-// Sign, exponent and fraction fields. With `finite` the all-ones exponent is an ordinary one and the pattern
-// of minus zero the only NaN ("fnuz").
-template <int kExponentBits, int kFractionBits, int kBias, bool kFinite>
-struct Small {
-  static constexpr int kBits = 1 + kExponentBits + kFractionBits;
-  using Sum = float;
-  static float value(uint64_t bits) {
-    const int exponent = static_cast<int>(bits >> kFractionBits & ((1u << kExponentBits) - 1));
-    const int fraction = static_cast<int>(bits & ((1u << kFractionBits) - 1));
-    const bool negative = bits >> (kBits - 1) & 1;
-    if (kFinite && bits == uint64_t{1} << (kBits - 1)) return std::nanf("");
-    if (!kFinite && exponent == (1 << kExponentBits) - 1)
-      return fraction ? std::nanf("") : negative ? -HUGE_VALF : HUGE_VALF;
-    const int significand = exponent ? fraction | 1 << kFractionBits : fraction;
-    const float magnitude =
-        std::ldexp(static_cast<float>(significand), (exponent ? exponent : 1) - kBias - kFractionBits);
-    return negative ? -magnitude : magnitude;
-  }
-};
 using Half = Small<5, 10, 15, false>;
-using Fp8 = Small<4, 3, 8, true>;
-using Bf8 = Small<5, 2, 16, true>;
 struct Byte {
   static constexpr int kBits = 8;
   using Sum = int32_t;
@@ -101,7 +91,7 @@ void blocks(Wave& wave, const Step& step) {
   constexpr bool kDouble = A::kBits == 64;
   constexpr int kRegisters = kSize * kSize * kBlocks / kLanes;
   constexpr int kDepth = kBlocks == 1 ? kPerLane * kLanes / kSize : kPerLane;
-  if (A::kBits < 32 && !std::is_same<Sum, int32_t>::value &&
+  if ((A::kBits < 32 || std::is_same<A, Reduced>::value) && !std::is_same<Sum, int32_t>::value &&
       wave.group->launch->matrix == MatrixArithmetic::kExact)
     fault(wave, step, SimulatorError::Kind::kUnsupported,
           "the exact arithmetic of this instruction is not modelled; choose float32");
@@ -155,6 +145,8 @@ void install_matrix_blocks(HandlerTable& table) {
   table[Op::V_MFMA_I32_32X32X4_2B_I8] = blocks<Byte, Byte, 32, 2, 4>;
   table[Op::V_MFMA_I32_16X16X4_4B_I8] = blocks<Byte, Byte, 16, 4, 4>;
   table[Op::V_MFMA_I32_4X4X4_16B_I8] = blocks<Byte, Byte, 4, 16, 4>;
+  table[Op::V_MFMA_F32_16X16X8_XF32] = blocks<Reduced, Reduced, 16, 1, 2>;
+  table[Op::V_MFMA_F32_32X32X4_XF32] = blocks<Reduced, Reduced, 32, 1, 2>;
   table[Op::V_MFMA_F64_16X16X4_F64] = blocks<Double, Double, 16, 1, 1>;
   table[Op::V_MFMA_F32_16X16X32_FP8_FP8] = blocks<Fp8, Fp8, 16, 1, 8>;
   table[Op::V_MFMA_F32_16X16X32_FP8_BF8] = blocks<Fp8, Bf8, 16, 1, 8>;

@@ -33,6 +33,7 @@ struct Mode {
   unsigned denormals_f16_f64() const { return bits >> 6 & 3; }
   bool dx10_clamp() const { return bits >> 8 & 1; }
   bool ieee() const { return bits >> 9 & 1; }
+  bool small_overflow_clamps() const { return bits >> 23 & 1; }  // FP16_OVFL
 };
 
 // kIndexing: running between s_set_gpr_idx_on and s_set_gpr_idx_off.

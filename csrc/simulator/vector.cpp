@@ -145,6 +145,7 @@ void install_vector(HandlerTable& table) {
   install_vector_convert(table);
   install_vector_compare(table);
   install_vector_packed(table);
+  install_vector_small_float(table);
   install_vector_transcendental(table);
 }
 

@@ -52,6 +52,7 @@ void install_vector_integer(HandlerTable& table);
 void install_vector_convert(HandlerTable& table);
 void install_vector_compare(HandlerTable& table);
 void install_vector_packed(HandlerTable& table);
+void install_vector_small_float(HandlerTable& table);
 void install_vector_transcendental(HandlerTable& table);
 
 }  // namespace gfx942

@@ -166,6 +166,9 @@ static void install(HandlerTable& table) {
      return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
   OP(V_MAD_F16, Half, (Half a, Half b, Half c),
      return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_FMA_LEGACY_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
+  OP(V_MAD_LEGACY_F16, Half, (Half a, Half b, Half c),
+     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
   OP(V_MAX_F16, Half, (Half a, Half b), return to_half(maximum(to_float(a), to_float(b))))
   OP(V_MIN_F16, Half, (Half a, Half b), return to_half(minimum(to_float(a), to_float(b))))
   OP(V_MAX3_F16, Half, (Half a, Half b, Half c),
@@ -184,5 +187,7 @@ static void install(HandlerTable& table) {
   OP(V_FREXP_MANT_F16, Half, (Half a), return to_half(frexp_mantissa(to_float(a))))
   OP(V_FREXP_EXP_I16_F16, int16_t, (Half a), return static_cast<int16_t>(frexp_exponent(to_float(a))))
   OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p),
+     return to_half(fixup(to_float(q), to_float(d), to_float(p))))
+  OP(V_DIV_FIXUP_LEGACY_F16, Half, (Half q, Half d, Half p),
      return to_half(fixup(to_float(q), to_float(d), to_float(p))))
 }

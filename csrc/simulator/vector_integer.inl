@@ -169,6 +169,10 @@ static void install(HandlerTable& table) {
      return static_cast<uint16_t>(uint32_t{a} * b + c))
   OP(V_MAD_I16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
      return static_cast<uint16_t>(uint32_t{a} * b + c))
+  OP(V_MAD_LEGACY_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
+     return static_cast<uint16_t>(uint32_t{a} * b + c))
+  OP(V_MAD_LEGACY_I16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
+     return static_cast<uint16_t>(uint32_t{a} * b + c))
   OP(V_MAD_U32_U16, uint32_t, (uint16_t a, uint16_t b, uint32_t c), return uint32_t{a} * b + c)
   OP(V_MAD_I32_I16, int32_t, (int16_t a, int16_t b, uint32_t c),
      return static_cast<int32_t>(static_cast<uint32_t>(int32_t{a} * b) + c))
@@ -253,5 +257,9 @@ static void install(HandlerTable& table) {
   SATURATING(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
              return clamp_between<uint16_t>(int64_t{a} * b + c, 0, 0xFFFF))
   SATURATING(V_MAD_I16, int16_t, (int16_t a, int16_t b, int16_t c),
+             return clamp_between<int16_t>(int64_t{a} * b + c, -0x8000, 0x7FFF))
+  SATURATING(V_MAD_LEGACY_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
+             return clamp_between<uint16_t>(int64_t{a} * b + c, 0, 0xFFFF))
+  SATURATING(V_MAD_LEGACY_I16, int16_t, (int16_t a, int16_t b, int16_t c),
              return clamp_between<int16_t>(int64_t{a} * b + c, -0x8000, 0x7FFF))
 }

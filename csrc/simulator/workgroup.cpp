@@ -58,7 +58,7 @@ void fault(const Wave& wave, const Step& step, SimulatorError::Kind kind, const 
 }
 
 void run_unimplemented(Wave& wave, const Step& step) {
-  fault(wave, step, SimulatorError::Kind::kUnknownInstruction, "this instruction is not implemented");
+  fault(wave, step, SimulatorError::Kind::kUnsupported, "this instruction is not implemented");
 }
 void run_undecodable(Wave& wave, const Step& step) {
   fault(wave, step, SimulatorError::Kind::kUnknownInstruction, wave.group->program->undecodable(step));
