@@ -64,7 +64,7 @@ def check_scale(scale) -> float:
     except OverflowError:
         finite = False
     if not finite:
-        raise ValueError(f"scale must be a number that is finite in float32, got {scale!r}")
+        raise ValueError(f"scale · log2(e) must be finite in float32, got scale={scale!r}")
     return float(scale)
 
 

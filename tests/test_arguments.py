@@ -145,14 +145,14 @@ REFUSALS = {
     "scale NaN": (
         {"scale": math.nan},
         ValueError,
-        "scale must be a number that is finite in float32, got nan",
+        "scale · log2(e) must be finite in float32, got scale=nan",
     ),
     "scale infinite": (
         {"scale": -math.inf},
         ValueError,
-        "scale must be a number that is finite in float32, got -inf",
+        "scale · log2(e) must be finite in float32, got scale=-inf",
     ),
-    "scale beyond float32": ({"scale": 1e39}, ValueError, "finite in float32, got 1e+39"),
+    "scale beyond float32": ({"scale": 1e39}, ValueError, "finite in float32, got scale=1e+39"),
     "scale a huge int": ({"scale": 10**400}, ValueError, "finite in float32"),
     "return_lse of another type": ({"return_lse": 1}, TypeError, "return_lse must be a bool, got 1"),
     "q sparse": (
