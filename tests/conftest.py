@@ -33,3 +33,25 @@ def aiter():
     except FileNotFoundError as error:
         pytest.fail(str(error))
     return aiter_kernel
+
+
+@pytest.fixture(scope="module")
+def hip():
+    """The simulator's HIP functions."""
+    from simulated_hip import Hip
+
+    return Hip()
+
+
+@pytest.fixture(scope="module")
+def image():
+    """The code object of `simulator_kernels.SOURCE`."""
+    import device_compiler
+    import simulator_kernels
+
+    return device_compiler.compile_hip(simulator_kernels.SOURCE)
+
+
+@pytest.fixture(scope="module")
+def module(hip, image):
+    return hip.module(image)

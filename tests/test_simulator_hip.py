@@ -10,24 +10,9 @@ import pytest
 import device_compiler
 import simulated_hip as codes
 import simulator_kernels
-from simulated_hip import Failed, Hip, pointer, words
+from simulated_hip import Failed, pointer, words
 
 POISON = 0xFFFFFFFF
-
-
-@pytest.fixture(scope="module")
-def hip():
-    return Hip()
-
-
-@pytest.fixture(scope="module")
-def image():
-    return device_compiler.compile_hip(simulator_kernels.SOURCE)
-
-
-@pytest.fixture(scope="module")
-def module(hip, image):
-    return hip.module(image)
 
 
 @pytest.fixture(scope="module", params=[4, 5, 6])

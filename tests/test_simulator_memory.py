@@ -8,25 +8,8 @@ from ctypes import byref, c_size_t, c_void_p
 import numpy as np
 import pytest
 
-import device_compiler
 import simulated_hip as codes
-import simulator_kernels
-from simulated_hip import Failed, Hip, pointer
-
-
-@pytest.fixture(scope="module")
-def hip():
-    return Hip()
-
-
-@pytest.fixture(scope="module")
-def image():
-    return device_compiler.compile_hip(simulator_kernels.SOURCE)
-
-
-@pytest.fixture(scope="module")
-def module(hip, image):
-    return hip.module(image)
+from simulated_hip import Failed, pointer
 
 
 def test_overruns_hit_a_guard_zone(hip, module):

@@ -14,23 +14,7 @@ import pytest
 
 import device_compiler
 import simulated_hip as codes
-import simulator_kernels
-from simulated_hip import Failed, Hip, pointer, run_python, words
-
-
-@pytest.fixture(scope="module")
-def hip():
-    return Hip()
-
-
-@pytest.fixture(scope="module")
-def image():
-    return device_compiler.compile_hip(simulator_kernels.SOURCE)
-
-
-@pytest.fixture(scope="module")
-def module(hip, image):
-    return hip.module(image)
+from simulated_hip import Failed, pointer, run_python, words
 
 
 def test_concurrent_launches(hip, module):
