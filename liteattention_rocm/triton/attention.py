@@ -1,0 +1,140 @@
+"""Launches of the Triton kernels on the tensors' device and torch's current stream."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from .. import arguments
+from . import kernels
+
+KV_ROWS_PER_TILE = 64  # of a skip list, and of every configuration
+QUERY_ROWS_PER_LIST_ROW = 128
+TILES_PER_WORD = 32
+_FLT_MIN = torch.finfo(torch.float32).tiny
+_OVERLAPPING_COLUMNS = 1024  # up to here a launch is a few tiles long and small workgroups fill the device better
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Query rows of a program, and Triton's launch options."""
+
+    query_rows: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict:
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+# By architecture: for long and for short KV. Skip lists fix the query rows of a program, so that their
+# configuration is the long one.
+_CONFIGURATIONS = {
+    "sm_90": (Configuration(128, 8, 3), Configuration(64, 4, 3)),
+    "gfx90a": (Configuration(128, 4, 1), Configuration(64, 4, 1)),
+    "gfx942": (Configuration(128, 4, 1), Configuration(64, 4, 1)),
+    "gfx950": (Configuration(128, 4, 2), Configuration(64, 4, 2)),
+}
+_OTHER = (Configuration(128, 8, 2), Configuration(64, 4, 2))
+
+
+def configuration(architecture: str, seqlen_kv: int, listed: bool = False) -> Configuration:
+    """How a launch is configured on an architecture: "gfx942", "sm_90", …"""
+    long, short = _CONFIGURATIONS.get(architecture, _OTHER)
+    return short if seqlen_kv <= _OVERLAPPING_COLUMNS and not listed else long
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """The architecture that Triton compiles for on a device."""
+    if device.type != "cuda":
+        return "interpreter"
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return properties.gcnArchName.split(":", 1)[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def _strides(tensor, dimensions) -> tuple[int, int, int]:
+    return tuple(tensor.stride(d) for d in dimensions)
+
+
+def _scalars(scale: float) -> dict:
+    magnitude = abs(scale)
+    return {
+        "scale": magnitude,
+        # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
+        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
+    }
+
+
+def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
+    dimensions = arguments.LAYOUTS[layout]
+    indices, counts, votes = lists or (q, q, q)
+    grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
+    kernels.forward[grid](
+        q, k, v, out, lse if lse.numel() else out, indices, counts, votes,
+        **_scalars(scale),
+        threshold=threshold,
+        **{
+            f"{name}_{dimension}": stride
+            for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out))
+            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
+        },
+        heads=sizes.heads,
+        heads_per_kv_head=sizes.heads // sizes.kv_heads,
+        rows=sizes.seqlen_q,
+        columns=sizes.seqlen_kv,
+        tiles=-(-sizes.seqlen_kv // KV_ROWS_PER_TILE),
+        ROUNDING=rounding,
+        NEGATIVE=math.copysign(1.0, scale) < 0,
+        LSE=lse.numel() > 0,
+        LISTED=lists is not None,
+        BACKWARD=backward,
+        TALL=chosen.query_rows,
+        WIDE=KV_ROWS_PER_TILE,
+        INTERPRETED=q.device.type == "cpu",
+        **chosen.options(),
+    )  # fmt: skip
+
+
+def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
+    """softmax(q kᵀ · scale) v into `out`, and the log-sum-exp into `lse` unless it is empty.
+
+    The arguments have passed `liteattention_rocm.arguments`; the last dimension of each tensor is contiguous.
+    """
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv)
+    _launch(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, lists=None,
+        threshold=0.0, backward=False,
+    )  # fmt: skip
+
+
+def skip_forward(
+    q, k, v, out, lse, sizes, read_list, write_list, *, threshold, backward, layout, scale, rounding
+) -> None:
+    """As forward, over the tiles of `read_list`; votes are ORed into `write_list`.
+
+    The lists are int32 [batch, heads, ceil(seqlen_q / 128), words], as `liteattention_rocm.lite` has them. Votes
+    never change this call's output.
+    """
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    words = read_list.shape[-1]
+    list_rows = read_list.numel() // words
+    indices = torch.empty(list_rows * tiles, dtype=torch.int32, device=q.device)
+    counts = torch.empty(list_rows, dtype=torch.int32, device=q.device)
+    votes = torch.empty(list_rows * tiles, dtype=torch.uint8, device=q.device)
+    whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
+    kernels.unpack_list[(list_rows,)](
+        read_list, indices, counts, votes, tiles, words, whole, BACKWARD=backward, WORD=TILES_PER_WORD,
+        num_warps=1,
+    )  # fmt: skip
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
+    _launch(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen,
+        lists=(indices, counts, votes), threshold=math.nan if threshold == -math.inf else threshold,
+        backward=backward,
+    )  # fmt: skip
+    kernels.pack_list[(list_rows,)](votes, write_list, tiles, words, WORD=TILES_PER_WORD, num_warps=1)
