@@ -88,6 +88,15 @@ def _rocm_target(index: int) -> Target:
     return Target(_C.open_hip(_ROCM), index, architecture, properties.multi_processor_count)
 
 
+@functools.cache
+def has_code_object(device: torch.device) -> bool:
+    """Whether a device of type "cuda" is a ROCm device that a code object here was compiled for."""
+    if torch.version.hip is None:
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return architecture_name(properties.gcnArchName) in _C.architectures()
+
+
 def prepare(device) -> None:
     """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
 

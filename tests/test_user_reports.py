@@ -248,9 +248,11 @@ def rocm(monkeypatch):
         opened = SimpleNamespace(**{**vars(_C), "open_hip": lambda path: ("opened", path)})
         monkeypatch.setattr(runtime, "_C", opened)
         runtime._rocm_target.cache_clear()
+        runtime.has_code_object.cache_clear()
 
     yield pretend
     runtime._rocm_target.cache_clear()
+    runtime.has_code_object.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ KV_ROWS_PER_TILE = 64  # of a skip list, and of every configuration
 QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
 _FLT_MIN = torch.finfo(torch.float32).tiny
-_OVERLAPPING_COLUMNS = 1024  # up to here a launch is a few tiles long and small workgroups fill the device better
+_OVERLAPPING_COLUMNS = (
+    1024  # up to here a launch is a few tiles long and small workgroups fill the device better
+)
 
 
 @dataclass(frozen=True)

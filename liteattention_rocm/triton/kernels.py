@@ -97,7 +97,9 @@ def forward(
     row = tl.arange(0, TALL)
     exists = row < rows - first
     dim = tl.arange(0, 128)
-    q_at = query + batch * q_batch + head.to(tl.int64) * q_head + (first + row[:, None]) * q_row + dim[None, :]
+    q_at = (
+        query + batch * q_batch + head.to(tl.int64) * q_head + (first + row[:, None]) * q_row + dim[None, :]
+    )
     q = tl.load(q_at, mask=exists[:, None], other=0.0)
     if NEGATIVE:
         q = -q
@@ -166,7 +168,9 @@ def forward(
 
 
 @triton.jit
-def unpack_list(read_list, indices, counts, votes, tiles, words, whole, BACKWARD: tl.constexpr, WORD: tl.constexpr):
+def unpack_list(
+    read_list, indices, counts, votes, tiles, words, whole, BACKWARD: tl.constexpr, WORD: tl.constexpr
+):
     """One list row a program: the whole tiles that are set, in the order of the walk, and their number.
 
     `votes` of the row becomes 0, but for a partial last tile: there it says whether the tile is listed. A list
