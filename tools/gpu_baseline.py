@@ -21,6 +21,7 @@ from liteattention_rocm.rounding import ROUNDINGS
 
 TIMED = ((1, 12, 32760, 32760), (2, 12, 75600, 75600), (1, 12, 32760, 512))
 SKIPPED = (0.0, 0.25, 0.5, 0.75)
+SAMPLE_MS = 10
 LENGTHS = (
     (1, 1),
     (1, 64),
@@ -35,18 +36,38 @@ LENGTHS = (
 )
 
 
+CANDIDATES = (
+    (64, 64, 4, 2),
+    (64, 64, 4, 3),
+    (64, 128, 4, 2),
+    (128, 64, 8, 2),
+    (128, 64, 8, 3),
+    (128, 64, 8, 4),
+    (128, 128, 8, 2),
+    (128, 128, 8, 3),
+    (128, 32, 8, 3),
+)
+
+
 def median_ms(call, repeats: int, warmup: int = 3) -> tuple[float, float]:
-    """Median and interquartile range of a call's milliseconds, by device events."""
+    """Median and interquartile range of a call's milliseconds, by device events.
+
+    Each sample is a run of calls long enough to hide what the host takes to launch the first.
+    """
     for _ in range(warmup):
         call()
-    times = []
-    for _ in range(repeats):
+
+    def sample(calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        call()
+        for _ in range(calls):
+            call()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end))
+        return start.elapsed_time(end) / calls
+
+    calls = max(1, min(50, int(SAMPLE_MS / sample(1))))
+    times = [sample(calls) for _ in range(repeats)]
     quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
     return statistics.median(times), quartiles[2] - quartiles[0]
 
@@ -161,8 +182,8 @@ def configurations() -> list[dict]:
     original = launches.configuration
     for shape in (TIMED[0], TIMED[2]):
         q, k, v = tensors(*shape)
-        for query_rows, warps, stages in itertools.product((64, 128), (4, 8), (2, 3, 4)):
-            chosen = launches.Configuration(query_rows, warps, stages)
+        for query_rows, kv_rows, warps, stages in CANDIDATES:
+            chosen = launches.Configuration(query_rows, kv_rows, warps, stages)
             launches.configuration = lambda *a, chosen=chosen, **b: chosen
             try:
                 ms, _ = median_ms(lambda: liteattention_rocm.attention(q, k, v, rounding="rtne"), 5, 2)

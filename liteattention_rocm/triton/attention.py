@@ -10,7 +10,7 @@ import triton
 from .. import arguments
 from . import kernels
 
-KV_ROWS_PER_TILE = 64  # of a skip list, and of every configuration
+KV_ROWS_PER_TILE = 64  # of a skip list
 QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
 _FLT_MIN = torch.finfo(torch.float32).tiny
@@ -21,9 +21,10 @@ _OVERLAPPING_COLUMNS = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """Query rows of a program, and Triton's launch options."""
+    """Query rows of a program, KV rows of a tile, and Triton's launch options."""
 
     query_rows: int
+    kv_rows: int
     warps: int
     stages: int
 
@@ -34,12 +35,12 @@ class Configuration:
 # By architecture: for long and for short KV. Skip lists fix the query rows of a program, so that their
 # configuration is the long one.
 _CONFIGURATIONS = {
-    "sm_90": (Configuration(128, 8, 3), Configuration(64, 4, 3)),
-    "gfx90a": (Configuration(128, 4, 1), Configuration(64, 4, 1)),
-    "gfx942": (Configuration(128, 4, 1), Configuration(64, 4, 1)),
-    "gfx950": (Configuration(128, 4, 2), Configuration(64, 4, 2)),
+    "sm_90": (Configuration(128, 64, 8, 3), Configuration(64, 64, 4, 3)),
+    "gfx90a": (Configuration(128, 64, 4, 1), Configuration(64, 64, 4, 1)),
+    "gfx942": (Configuration(128, 64, 4, 1), Configuration(64, 64, 4, 1)),
+    "gfx950": (Configuration(128, 64, 4, 2), Configuration(64, 64, 4, 2)),
 }
-_OTHER = (Configuration(128, 8, 2), Configuration(64, 4, 2))
+_OTHER = (Configuration(128, 64, 8, 2), Configuration(64, 64, 4, 2))
 
 
 def configuration(architecture: str, seqlen_kv: int, listed: bool = False) -> Configuration:
@@ -96,7 +97,7 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         LISTED=lists is not None,
         BACKWARD=backward,
         TALL=chosen.query_rows,
-        WIDE=KV_ROWS_PER_TILE,
+        WIDE=chosen.kv_rows,
         INTERPRETED=q.device.type == "cpu",
         **chosen.options(),
     )  # fmt: skip

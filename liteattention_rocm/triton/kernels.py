@@ -45,36 +45,30 @@ def product(a, b, c, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def visit(
-    tile, q, k_head, v_head, k_row, v_row, output, maximum, total, scale_log2e, threshold, columns,
-    ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr, VOTES: tl.constexpr,
+    tile, q, k_head, v_head, k_row, v_row, k_offsets, v_offsets, output, maximum, total, scale_log2e, columns,
+    ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One KV tile: the new accumulators, and whether any row's best score exceeds the threshold."""
+    """One KV tile: the new accumulators, and by how many log2 units its best score leads each row's earlier ones."""
     first = tl.full((), tile, tl.int64) * WIDE
-    column = tl.arange(0, WIDE)
-    dim = tl.arange(0, 128)
-    k_at = k_head + first * k_row + column[None, :] * k_row + dim[:, None]
-    v_at = v_head + first * v_row + column[:, None] * v_row + dim[None, :]
+    k_at = k_head + first * k_row + k_offsets
+    v_at = v_head + first * v_row + v_offsets
     if MASKED:
-        left = columns - tile * WIDE
-        k = tl.load(k_at, mask=column[None, :] < left, other=0.0)
-        v = tl.load(v_at, mask=column[:, None] < left, other=0.0)
+        left = tl.arange(0, WIDE) < columns - tile * WIDE
+        k = tl.load(k_at, mask=left[None, :], other=0.0)
+        v = tl.load(v_at, mask=left[:, None], other=0.0)
     else:
         k = tl.load(k_at)
         v = tl.load(v_at)
     scores = product(q, k, tl.zeros([q.shape[0], WIDE], tl.float32), INTERPRETED)
     if MASKED:
-        scores = tl.where(column[None, :] < left, scores, -float("inf"))
+        scores = tl.where(left[None, :], scores, -float("inf"))
     highest = tl.max(scores, 1)
     raised = tl.maximum(maximum, highest)
-    wanted = 1
-    if VOTES:
-        # A NaN wants its tile, and a threshold of NaN stands for -Inf.
-        wanted = tl.max((((highest - maximum) * scale_log2e) <= threshold).to(tl.int32) ^ 1, 0)
     p = tl.math.exp2((scores - raised[:, None]) * scale_log2e)
     shrink = tl.math.exp2((maximum - raised) * scale_log2e)
     total = total * shrink + tl.sum(p, 1)
     output = product(round_to_bf16(p, ROUNDING, INTERPRETED), v, output * shrink[:, None], INTERPRETED)
-    return output, raised, total, wanted
+    return output, raised, total, (highest - maximum) * scale_log2e
 
 
 @triton.jit
@@ -88,8 +82,9 @@ def forward(
     """A program owns TALL query rows of one head.
 
     LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last, partial
-    tile where votes[row, tiles - 1] marks it, as the walk's direction has it; votes[row, tile] becomes 1 for each
-    tile to keep. Otherwise every tile from the first to the last.
+    tile where votes[row, tiles - 1] marks it, as the walk's direction has it. Every row that wants a tile sets
+    votes[row, tile] to 1; a NaN wants its tile, and a threshold of NaN stands for -Inf. Nothing is exchanged
+    between warps. Otherwise: every tile from the first to the last.
     """
     query_tile, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     kv_head = (head // heads_per_kv_head).to(tl.int64)
@@ -97,14 +92,16 @@ def forward(
     row = tl.arange(0, TALL)
     exists = row < rows - first
     dim = tl.arange(0, 128)
-    q_at = (
-        query + batch * q_batch + head.to(tl.int64) * q_head + (first + row[:, None]) * q_row + dim[None, :]
-    )
-    q = tl.load(q_at, mask=exists[:, None], other=0.0)
+    column = tl.arange(0, WIDE)
+    q_at = query + batch * q_batch + head.to(tl.int64) * q_head + first * q_row
+    q = tl.load(q_at + row[:, None] * q_row + dim[None, :], mask=exists[:, None], other=0.0)
     if NEGATIVE:
         q = -q
     k_base = key + batch * k_batch + kv_head * k_head
     v_base = value + batch * v_batch + kv_head * v_head
+    # A tile's offsets fit 32 bits; its base does not.
+    k_offsets = column[None, :] * k_row + dim[:, None]
+    v_offsets = column[:, None] * v_row + dim[None, :]
 
     output = tl.zeros([TALL, 128], tl.float32)
     maximum = tl.full([TALL], LOWEST, tl.float32)
@@ -114,57 +111,56 @@ def forward(
     if LISTED:
         index = indices + list_row * tiles
         vote = votes + list_row * tiles
+        nowhere = tl.zeros([TALL], tl.int32)
         count = tl.load(counts + list_row)
         partial = 0
         visited = 0
         if whole < tiles:
             partial = tl.load(vote + whole).to(tl.int32)
         if BACKWARD:
-            if partial != 0:
-                output, maximum, total, wanted = visit(
-                    whole, q, k_base, v_base, k_row, v_row, output, maximum, total, scale_log2e, threshold,
-                    columns, ROUNDING, INTERPRETED, WIDE, True, False,
+            if partial != 0:  # visited first, so that its mark in `votes` stays
+                output, maximum, total, lead = visit(
+                    whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
+                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
                 )  # fmt: skip
                 visited = 1
         for i in range(count):
             tile = tl.load(index + i)
-            output, maximum, total, wanted = visit(
-                tile, q, k_base, v_base, k_row, v_row, output, maximum, total, scale_log2e, threshold,
-                columns, ROUNDING, INTERPRETED, WIDE, False, True,
+            output, maximum, total, lead = visit(
+                tile, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False,
             )  # fmt: skip
-            if (i + visited) == 0:
-                wanted = 1
-            tl.store(vote + tile, wanted.to(tl.uint8))
+            wanted = (((lead <= threshold) == 0) & exists) | (nowhere + (i + visited) == 0)
+            tl.store(vote + tile + nowhere, tl.full([TALL], 1, tl.uint8), mask=wanted)
         if not BACKWARD:
             if partial != 0:
-                output, maximum, total, wanted = visit(
-                    whole, q, k_base, v_base, k_row, v_row, output, maximum, total, scale_log2e, threshold,
-                    columns, ROUNDING, INTERPRETED, WIDE, True, True,
+                output, maximum, total, lead = visit(
+                    whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
+                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
                 )  # fmt: skip
-                if count == 0:
-                    wanted = 1
+                wanted = tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0) | (count == 0)
                 tl.store(vote + whole, wanted.to(tl.uint8))
     else:
         for tile in range(whole):
-            output, maximum, total, wanted = visit(
-                tile, q, k_base, v_base, k_row, v_row, output, maximum, total, scale_log2e, threshold,
-                columns, ROUNDING, INTERPRETED, WIDE, False, False,
+            output, maximum, total, lead = visit(
+                tile, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False,
             )  # fmt: skip
         if whole * WIDE < columns:
-            output, maximum, total, wanted = visit(
-                whole, q, k_base, v_base, k_row, v_row, output, maximum, total, scale_log2e, threshold,
-                columns, ROUNDING, INTERPRETED, WIDE, True, False,
+            output, maximum, total, lead = visit(
+                whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
             )  # fmt: skip
 
     empty = total == 0.0
     denominator = tl.where(empty, 1.0, total)
     result = tl.where(empty[:, None], 0.0, output / denominator[:, None])
-    o_at = out + batch * o_batch + head.to(tl.int64) * o_head + (first + row[:, None]) * o_row + dim[None, :]
+    o_at = out + batch * o_batch + head.to(tl.int64) * o_head + first * o_row
+    o_at += row[:, None] * o_row + dim[None, :]
     tl.store(o_at, round_output(result, ROUNDING, INTERPRETED), mask=exists[:, None])
     if LSE:
-        sum_of_row = maximum * scale + tl.math.log2(total) * LN2
         lse_at = lse + (batch * heads + head) * rows + first + row
-        tl.store(lse_at, sum_of_row, mask=exists)
+        tl.store(lse_at, maximum * scale + tl.math.log2(total) * LN2, mask=exists)
 
 
 @triton.jit
