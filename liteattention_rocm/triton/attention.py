@@ -13,6 +13,7 @@ from . import kernels
 KV_ROWS_PER_TILE = 64  # of a skip list
 QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
+FUSED = False
 _FLT_MIN = torch.finfo(torch.float32).tiny
 _OVERLAPPING_COLUMNS = (
     1024  # up to here a launch is a few tiles long and small workgroups fill the device better
@@ -76,6 +77,7 @@ def _scalars(scale: float) -> dict:
 def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
     dimensions = arguments.LAYOUTS[layout]
     indices, counts, votes = lists or (q, q, q)
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
     kernels.forward[grid](
         q, k, v, out, lse if lse.numel() else out, indices, counts, votes,
@@ -90,7 +92,8 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         heads_per_kv_head=sizes.heads // sizes.kv_heads,
         rows=sizes.seqlen_q,
         columns=sizes.seqlen_kv,
-        tiles=-(-sizes.seqlen_kv // KV_ROWS_PER_TILE),
+        tiles=tiles,
+        words=-(-tiles // TILES_PER_WORD),
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,
         LSE=lse.numel() > 0,
@@ -98,6 +101,7 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         BACKWARD=backward,
         TALL=chosen.query_rows,
         WIDE=chosen.kv_rows,
+        FUSED=FUSED,
         INTERPRETED=q.device.type == "cpu",
         **chosen.options(),
     )  # fmt: skip
@@ -128,7 +132,7 @@ def skip_forward(
     list_rows = read_list.numel() // words
     indices = torch.empty(list_rows * tiles, dtype=torch.int32, device=q.device)
     counts = torch.empty(list_rows, dtype=torch.int32, device=q.device)
-    votes = torch.empty(list_rows * tiles, dtype=torch.uint8, device=q.device)
+    votes = torch.empty(list_rows * (words + 1), dtype=torch.int32, device=q.device)
     whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
     kernels.unpack_list[(list_rows,)](
         read_list, indices, counts, votes, tiles, words, whole, BACKWARD=backward, WORD=TILES_PER_WORD,
@@ -140,4 +144,7 @@ def skip_forward(
         lists=(indices, counts, votes), threshold=math.nan if threshold == -math.inf else threshold,
         backward=backward,
     )  # fmt: skip
-    kernels.pack_list[(list_rows,)](votes, write_list, tiles, words, WORD=TILES_PER_WORD, num_warps=1)
+    kernels.pack_list[(list_rows,)](
+        indices, counts, votes, write_list, tiles, words, whole, partial_first=backward,
+        WORD=TILES_PER_WORD, num_warps=1,
+    )  # fmt: skip

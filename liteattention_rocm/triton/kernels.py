@@ -44,9 +44,14 @@ def product(a, b, c, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def either(a, b):
+    return a | b
+
+
+@triton.jit
 def visit(
     tile, q, k_head, v_head, k_row, v_row, k_offsets, v_offsets, output, maximum, total, scale_log2e, columns,
-    ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
+    ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr, FUSED: tl.constexpr,
 ):  # fmt: skip
     """One KV tile: the new accumulators, and by how many log2 units its best score leads each row's earlier ones."""
     first = tl.full((), tile, tl.int64) * WIDE
@@ -64,7 +69,10 @@ def visit(
         scores = tl.where(left[None, :], scores, -float("inf"))
     highest = tl.max(scores, 1)
     raised = tl.maximum(maximum, highest)
-    p = tl.math.exp2((scores - raised[:, None]) * scale_log2e)
+    if FUSED:
+        p = tl.math.exp2(scores * scale_log2e - (raised * scale_log2e)[:, None])
+    else:
+        p = tl.math.exp2((scores - raised[:, None]) * scale_log2e)
     shrink = tl.math.exp2((maximum - raised) * scale_log2e)
     total = total * shrink + tl.sum(p, 1)
     output = product(round_to_bf16(p, ROUNDING, INTERPRETED), v, output * shrink[:, None], INTERPRETED)
@@ -75,16 +83,18 @@ def visit(
 def forward(
     query, key, value, out, lse, indices, counts, votes, scale, scale_log2e, threshold,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
-    heads, heads_per_kv_head, rows, columns, tiles,
+    heads, heads_per_kv_head, rows, columns, tiles, words,
     ROUNDING: tl.constexpr, NEGATIVE: tl.constexpr, LSE: tl.constexpr, LISTED: tl.constexpr,
     BACKWARD: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    FUSED: tl.constexpr,
 ):  # fmt: skip
     """A program owns TALL query rows of one head.
 
     LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last, partial
-    tile where votes[row, tiles - 1] marks it, as the walk's direction has it. Every row that wants a tile sets
-    votes[row, tile] to 1; a NaN wants its tile, and a threshold of NaN stands for -Inf. Nothing is exchanged
-    between warps. Otherwise: every tile from the first to the last.
+    tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of votes[row, w]
+    says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether one wants the
+    partial tile; a NaN wants its tile, and a threshold of NaN stands for -Inf. Votes are gathered per query
+    row and exchanged between warps only once in 32 tiles. Otherwise: every tile from the first to the last.
     """
     query_tile, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     kv_head = (head // heads_per_kv_head).to(tl.int64)
@@ -110,46 +120,43 @@ def forward(
     list_row = (batch * heads + head) * tl.num_programs(0) + query_tile
     if LISTED:
         index = indices + list_row * tiles
-        vote = votes + list_row * tiles
-        nowhere = tl.zeros([TALL], tl.int32)
+        vote = votes + list_row * (words + 1)
+        ballots = tl.zeros([TALL], tl.int32)
         count = tl.load(counts + list_row)
-        partial = 0
-        visited = 0
-        if whole < tiles:
-            partial = tl.load(vote + whole).to(tl.int32)
+        partial = tl.load(vote + words)
         if BACKWARD:
-            if partial != 0:  # visited first, so that its mark in `votes` stays
+            if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
-                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
+                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, FUSED,
                 )  # fmt: skip
-                visited = 1
         for i in range(count):
             tile = tl.load(index + i)
             output, maximum, total, lead = visit(
                 tile, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
-                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False, FUSED,
             )  # fmt: skip
-            wanted = (((lead <= threshold) == 0) & exists) | (nowhere + (i + visited) == 0)
-            tl.store(vote + tile + nowhere, tl.full([TALL], 1, tl.uint8), mask=wanted)
+            ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i % 32)
+            if (i % 32 == 31) | (i == count - 1):
+                tl.store(vote + i // 32, tl.reduce(ballots, 0, either))
+                ballots = tl.zeros([TALL], tl.int32)
         if not BACKWARD:
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
-                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
+                    scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, FUSED,
                 )  # fmt: skip
-                wanted = tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0) | (count == 0)
-                tl.store(vote + whole, wanted.to(tl.uint8))
+                tl.store(vote + words, tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0))
     else:
         for tile in range(whole):
             output, maximum, total, lead = visit(
                 tile, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
-                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False, FUSED,
             )  # fmt: skip
         if whole * WIDE < columns:
             output, maximum, total, lead = visit(
                 whole, q, k_base, v_base, k_row, v_row, k_offsets, v_offsets, output, maximum, total,
-                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True,
+                scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, FUSED,
             )  # fmt: skip
 
     empty = total == 0.0
@@ -166,11 +173,11 @@ def forward(
 @triton.jit
 def unpack_list(
     read_list, indices, counts, votes, tiles, words, whole, BACKWARD: tl.constexpr, WORD: tl.constexpr
-):
+):  # fmt: skip
     """One list row a program: the whole tiles that are set, in the order of the walk, and their number.
 
-    `votes` of the row becomes 0, but for a partial last tile: there it says whether the tile is listed. A list
-    that names no tile is taken for one that names tile 0.
+    votes[row, words] becomes whether the partial last tile is set. A list that names no tile is taken for one
+    that names tile 0.
     """
     row = tl.program_id(0).to(tl.int64)
     count = 0
@@ -185,27 +192,41 @@ def unpack_list(
         chosen = listed * (tile < whole).to(tl.int32)
         before = tl.cumsum(chosen, 0) - chosen
         tl.store(indices + row * tiles + count + before, tile, mask=chosen != 0)
-        partial = (tile >= whole) & (listed != 0)
-        tl.store(votes + row * tiles + tile, partial.to(tl.uint8), mask=tile < tiles)
         count += tl.sum(chosen, 0)
-        marked += tl.sum((partial & (tile < tiles)).to(tl.int32), 0)
+        marked += tl.sum(listed * ((tile >= whole) & (tile < tiles)).to(tl.int32), 0)
     if count + marked == 0:
         if whole > 0:
             tl.store(indices + row * tiles, 0)
             count = 1
         else:
-            tl.store(votes + row * tiles, tl.full((), 1, tl.uint8))
+            marked = 1
     tl.store(counts + row, count)
+    tl.store(votes + row * (words + 1) + words, marked)
 
 
 @triton.jit
-def pack_list(votes, write_list, tiles, words, WORD: tl.constexpr):
-    """One list row a program: ORs its votes into the row's words."""
+def pack_list(
+    indices, counts, votes, write_list, tiles, words, whole, partial_first: tl.constexpr, WORD: tl.constexpr
+):  # fmt: skip
+    """One list row a program: ORs its votes, and the first visited tile, into the row's words.
+
+    partial_first: a partial tile is visited before the whole ones, so that its mark in `votes` is the one that
+    unpack_list left.
+    """
     row = tl.program_id(0).to(tl.int64)
+    vote = votes + row * (words + 1)
     lane = tl.arange(0, WORD)
-    for word in range(words):
-        tile = word * WORD + lane
-        kept = tl.load(votes + row * tiles + tile, mask=tile < tiles, other=0).to(tl.int32)
-        bits = tl.sum(kept << lane, 0)
-        at = write_list + row * words + word
-        tl.store(at, tl.load(at) | bits)
+    count = tl.load(counts + row)
+    marked = tl.load(vote + words)
+    if count == 0:
+        marked = 1
+    first = marked if partial_first else 0
+    for word in range((count + WORD - 1) // WORD):
+        place = word * WORD + lane
+        listed = place < count
+        tile = tl.load(indices + row * tiles + place, mask=listed, other=0)
+        kept = ((tl.load(vote + word) >> lane) & 1) | ((place + first) == 0).to(tl.int32)
+        at = write_list + row * words + tile // WORD
+        tl.atomic_or(at, (kept << (tile % WORD)), mask=listed & (kept != 0))
+    if marked != 0:
+        tl.atomic_or(write_list + row * words + whole // WORD, 1 << (whole % WORD))
