@@ -13,7 +13,8 @@ from . import kernels
 KV_ROWS_PER_TILE = 64  # of a skip list
 QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
-FUSED = False
+_CHUNK = 1024  # tiles that the list kernels handle at a time
+_SHORT_KV = 1024  # up to here a launch is a few tiles long, and small workgroups fill the device better
 _FLT_MIN = torch.finfo(torch.float32).tiny
 _OVERLAPPING_COLUMNS = (
     1024  # up to here a launch is a few tiles long and small workgroups fill the device better
@@ -22,32 +23,62 @@ _OVERLAPPING_COLUMNS = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """Query rows of a program, KV rows of a tile, and Triton's launch options."""
+    """Query rows of a program, KV rows of a tile, Triton's launch options, and whether tiles are copied by
+    tensor descriptors."""
 
     query_rows: int
     kv_rows: int
     warps: int
     stages: int
+    descriptors: bool = False
 
     def options(self) -> dict:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-# By architecture: for long and for short KV. Skip lists fix the query rows of a program, so that their
-# configuration is the long one.
+@dataclass(frozen=True)
+class Configurations:
+    """Of one architecture: for long KV, for short KV, and for skip lists, whose tiles are 128 x 64."""
+
+    long: Configuration
+    short: Configuration
+    listed: Configuration
+
+
+# Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
 _CONFIGURATIONS = {
-    "sm_90": (Configuration(128, 64, 8, 3), Configuration(64, 64, 4, 3)),
-    "gfx90a": (Configuration(128, 64, 4, 1), Configuration(64, 64, 4, 1)),
-    "gfx942": (Configuration(128, 64, 4, 1), Configuration(64, 64, 4, 1)),
-    "gfx950": (Configuration(128, 64, 4, 2), Configuration(64, 64, 4, 2)),
+    "sm_90": Configurations(
+        long=Configuration(128, 128, 8, 3, descriptors=True),
+        short=Configuration(64, 64, 4, 3, descriptors=True),
+        listed=Configuration(128, 64, 8, 5),
+    ),
+    "gfx90a": Configurations(
+        long=Configuration(128, 64, 4, 1),
+        short=Configuration(64, 64, 4, 1),
+        listed=Configuration(128, 64, 4, 1),
+    ),
+    "gfx942": Configurations(
+        long=Configuration(128, 64, 4, 1),
+        short=Configuration(64, 64, 4, 1),
+        listed=Configuration(128, 64, 4, 1),
+    ),
+    "gfx950": Configurations(
+        long=Configuration(128, 64, 4, 2),
+        short=Configuration(64, 64, 4, 2),
+        listed=Configuration(128, 64, 4, 2),
+    ),
 }
-_OTHER = (Configuration(128, 64, 8, 2), Configuration(64, 64, 4, 2))
+_OTHER = Configurations(
+    long=Configuration(128, 64, 8, 2), short=Configuration(64, 64, 4, 2), listed=Configuration(128, 64, 8, 2)
+)
 
 
 def configuration(architecture: str, seqlen_kv: int, listed: bool = False) -> Configuration:
     """How a launch is configured on an architecture: "gfx942", "sm_90", …"""
-    long, short = _CONFIGURATIONS.get(architecture, _OTHER)
-    return short if seqlen_kv <= _OVERLAPPING_COLUMNS and not listed else long
+    chosen = _CONFIGURATIONS.get(architecture, _OTHER)
+    if listed:
+        return chosen.listed
+    return chosen.short if seqlen_kv <= _SHORT_KV else chosen.long
 
 
 @functools.cache
@@ -74,13 +105,32 @@ def _scalars(scale: float) -> dict:
     }
 
 
+def _describable(tensor, dimensions) -> bool:
+    """Whether the tensor copy engine can address a tensor: 16-byte strides, and no expanded dimension."""
+    return tensor.data_ptr() % 16 == 0 and all(
+        tensor.stride(d) > 0 and tensor.stride(d) % 8 == 0 for d in dimensions
+    )
+
+
+def _descriptor(tensor, row_dimension: int, kv_rows: int):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    block = [1, 1, 1, arguments.HEAD_DIM]
+    block[row_dimension] = kv_rows
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
+
+
 def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
     dimensions = arguments.LAYOUTS[layout]
     indices, counts, votes = lists or (q, q, q)
     tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
+    described = chosen.descriptors and all(_describable(tensor, dimensions) for tensor in (k, v))
+    key, value = (
+        _descriptor(tensor, dimensions[2], chosen.kv_rows) if described else tensor for tensor in (k, v)
+    )
     kernels.forward[grid](
-        q, k, v, out, lse if lse.numel() else out, indices, counts, votes,
+        q, key, value, out, lse if lse.numel() else out, indices, counts, votes,
         **_scalars(scale),
         threshold=threshold,
         **{
@@ -101,7 +151,7 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         BACKWARD=backward,
         TALL=chosen.query_rows,
         WIDE=chosen.kv_rows,
-        FUSED=FUSED,
+        DESCRIBED=layout if described else "",
         INTERPRETED=q.device.type == "cpu",
         **chosen.options(),
     )  # fmt: skip
@@ -135,8 +185,7 @@ def skip_forward(
     votes = torch.empty(list_rows * (words + 1), dtype=torch.int32, device=q.device)
     whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
     kernels.unpack_list[(list_rows,)](
-        read_list, indices, counts, votes, tiles, words, whole, BACKWARD=backward, WORD=TILES_PER_WORD,
-        num_warps=1,
+        read_list, indices, counts, votes, tiles, words, whole, BACKWARD=backward, CHUNK=_CHUNK,
     )  # fmt: skip
     chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
     _launch(
@@ -145,6 +194,6 @@ def skip_forward(
         backward=backward,
     )  # fmt: skip
     kernels.pack_list[(list_rows,)](
-        indices, counts, votes, write_list, tiles, words, whole, partial_first=backward,
-        WORD=TILES_PER_WORD, num_warps=1,
+        indices, counts, votes, write_list, tiles, words, whole, PARTIAL_FIRST=backward,
+        CHUNK=_CHUNK,
     )  # fmt: skip
