@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from .. import arguments
 from . import kernels
@@ -38,7 +37,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Configurations:
-    """Of one architecture: for long KV, for short KV, and for skip lists, whose tiles are 128 x 64."""
+    """Of one architecture: for long KV, for short KV, and for skip lists, whose tiles are 64 KV rows."""
 
     long: Configuration
     short: Configuration
@@ -48,9 +47,9 @@ class Configurations:
 # Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
 _CONFIGURATIONS = {
     "sm_90": Configurations(
-        long=Configuration(128, 128, 8, 3, descriptors=True),
+        long=Configuration(64, 64, 4, 3, descriptors=True),
         short=Configuration(64, 64, 4, 3, descriptors=True),
-        listed=Configuration(128, 64, 8, 5),
+        listed=Configuration(64, 64, 4, 3, descriptors=True),
     ),
     "gfx90a": Configurations(
         long=Configuration(128, 64, 4, 1),
@@ -182,18 +181,22 @@ def skip_forward(
     list_rows = read_list.numel() // words
     indices = torch.empty(list_rows * tiles, dtype=torch.int32, device=q.device)
     counts = torch.empty(list_rows, dtype=torch.int32, device=q.device)
-    votes = torch.empty(list_rows * (words + 1), dtype=torch.int32, device=q.device)
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
+    splits = QUERY_ROWS_PER_LIST_ROW // chosen.query_rows
+    # Zero where a program doesn't exist: the last rows may need fewer.
+    votes = torch.zeros(list_rows * splits * (words + 1), dtype=torch.int32, device=q.device)
     whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
     kernels.unpack_list[(list_rows,)](
-        read_list, indices, counts, votes, tiles, words, whole, BACKWARD=backward, CHUNK=_CHUNK,
+        read_list, indices, counts, votes, tiles, words, whole,
+        SPLITS=splits, BACKWARD=backward, CHUNK=_CHUNK,
     )  # fmt: skip
-    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
     _launch(
         q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen,
         lists=(indices, counts, votes), threshold=math.nan if threshold == -math.inf else threshold,
         backward=backward,
     )  # fmt: skip
     kernels.pack_list[(list_rows,)](
-        indices, counts, votes, write_list, tiles, words, whole, PARTIAL_FIRST=backward,
+        indices, counts, votes, write_list, tiles, words, whole,
+        SPLITS=splits, PARTIAL_FIRST=backward,
         CHUNK=_CHUNK,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Forward attention in Triton: bf16, head dim 128, not causal; and the walk over a skip list.
 
-The same arithmetic as csrc/device/attention.hip, tile by tile: P = 2^((S - m)·c) with the running maximum m of
+The arithmetic of csrc/device/attention.hip, tile by tile: P = 2^((S - m)·c) with the running maximum m of
 unscaled scores and c = scale·log2(e), the row sum of unrounded P in float32, O divided at the end.
 """
 
@@ -9,6 +9,7 @@ import triton.language as tl
 
 HEAD_DIM = 128
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # a row whose scores are all -Inf keeps it, and its P are 0
+LIST_ROWS = tl.constexpr(128)  # query rows of a row of the lists
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -131,10 +132,11 @@ def forward(
     maximum = tl.full([TALL], LOWEST, tl.float32)
     total = tl.zeros([TALL], tl.float32)
     whole = columns // WIDE
-    list_row = (batch.to(tl.int64) * heads + head) * tl.num_programs(0) + query_tile
+    SPLITS: tl.constexpr = LIST_ROWS // TALL  # programs that share a row of the lists
+    list_row = (batch.to(tl.int64) * heads + head) * tl.cdiv(rows, LIST_ROWS) + query_tile // SPLITS
     if LISTED:
         index = indices + list_row * tiles
-        vote = votes + list_row * (words + 1)
+        vote = votes + (list_row * SPLITS + query_tile % SPLITS) * (words + 1)
         ballots = tl.zeros([TALL], tl.int32)
         count = tl.load(counts + list_row)
         partial = tl.load(vote + words)
@@ -189,12 +191,13 @@ def forward(
 
 @triton.jit
 def unpack_list(
-    read_list, indices, counts, votes, tiles, words, whole, BACKWARD: tl.constexpr, CHUNK: tl.constexpr
+    read_list, indices, counts, votes, tiles, words, whole,
+    SPLITS: tl.constexpr, BACKWARD: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One list row a program: the whole tiles that are set, in the order of the walk, and their number.
 
-    votes[row, words] becomes whether the partial last tile is set. A list that names no tile is taken for one
-    that names tile 0.
+    votes[row, split, words] becomes whether the partial last tile is set, for each of the programs that share the
+    row. A list that names no tile is taken for one that names tile 0.
     """
     row = tl.program_id(0).to(tl.int64)
     count = 0
@@ -216,12 +219,14 @@ def unpack_list(
         else:
             marked = 1
     tl.store(counts + row, count)
-    tl.store(votes + row * (words + 1) + words, marked)
+    for split in range(SPLITS):
+        tl.store(votes + (row * SPLITS + split) * (words + 1) + words, marked)
 
 
 @triton.jit
 def pack_list(
-    indices, counts, votes, write_list, tiles, words, whole, PARTIAL_FIRST: tl.constexpr, CHUNK: tl.constexpr
+    indices, counts, votes, write_list, tiles, words, whole,
+    SPLITS: tl.constexpr, PARTIAL_FIRST: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One list row a program: ORs its votes, and the first visited tile, into the row's words.
 
@@ -229,9 +234,11 @@ def pack_list(
     unpack_list left.
     """
     row = tl.program_id(0).to(tl.int64)
-    vote = votes + row * (words + 1)
+    vote = votes + row * SPLITS * (words + 1)
     count = tl.load(counts + row)
     marked = tl.load(vote + words)
+    for split in range(1, SPLITS):
+        marked |= tl.load(vote + split * (words + 1) + words)
     if count == 0:
         marked = 1
     first = marked if PARTIAL_FIRST else 0
@@ -240,6 +247,8 @@ def pack_list(
         listed = place < count
         tile = tl.load(indices + row * tiles + place, mask=listed, other=0)
         bits = tl.load(vote + place // 32, mask=listed, other=0)
+        for split in range(1, SPLITS):
+            bits |= tl.load(vote + split * (words + 1) + place // 32, mask=listed, other=0)
         kept = ((bits >> (place % 32)) & 1) | ((place + first) == 0).to(tl.int32)
         tl.atomic_or(write_list + row * words + tile // 32, kept << (tile % 32), mask=listed & (kept != 0))
     if marked != 0:
