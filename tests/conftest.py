@@ -55,3 +55,13 @@ def image():
 @pytest.fixture(scope="module")
 def module(hip, image):
     return hip.module(image)
+
+
+@pytest.fixture
+def exact_matrices():
+    """MFMA as the matrix core rounds, whatever the environment asks for."""
+    from liteattention_rocm import simulator
+
+    simulator.set_option("matrix", "exact")
+    yield
+    simulator.set_option("matrix", os.environ.get("LITEATTENTION_ROCM_SIM_MATRIX", "exact"))

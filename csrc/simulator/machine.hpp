@@ -123,7 +123,7 @@ struct Launch {
   uint64_t kernarg_address = 0;            // host address of the complete kernel-argument segment
   uint64_t dispatch_packet_address = 0;    // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
   uint64_t implicit_queue_address = 0;
-  MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
+  MatrixArithmetic matrix = MatrixArithmetic::kExact;
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
