@@ -1,10 +1,10 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | check | profile | compare`."""
+"""The command line: `liteattention-rocm doctor | inspect | coverage | check | profile | speed | compare`."""
 
 import argparse
 import os
 import sys
 
-from .commands import check, compare, coverage, doctor, inspect, profile
+from .commands import check, compare, coverage, doctor, inspect, profile, speed
 
 COMMANDS = {
     "doctor": doctor,
@@ -12,6 +12,7 @@ COMMANDS = {
     "coverage": coverage,
     "check": check,
     "profile": profile,
+    "speed": speed,
     "compare": compare,
 }
 

@@ -57,11 +57,21 @@ def module(hip, image):
     return hip.module(image)
 
 
+def _matrix_arithmetic(name):
+    from liteattention_rocm import simulator
+
+    simulator.set_option("matrix", name)
+    yield
+    simulator.set_option("matrix", os.environ.get("LITEATTENTION_ROCM_SIM_MATRIX", "exact"))
+
+
 @pytest.fixture
 def exact_matrices():
     """MFMA as the matrix core rounds, whatever the environment asks for."""
-    from liteattention_rocm import simulator
+    yield from _matrix_arithmetic("exact")
 
-    simulator.set_option("matrix", "exact")
-    yield
-    simulator.set_option("matrix", os.environ.get("LITEATTENTION_ROCM_SIM_MATRIX", "exact"))
+
+@pytest.fixture
+def float32_matrices():
+    """MFMA in float32 sums, as replicas in plain PyTorch have them."""
+    yield from _matrix_arithmetic("float32")

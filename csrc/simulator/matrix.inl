@@ -14,8 +14,8 @@ inline Floats load(const float* from) {
 inline void store(float* to, Floats value) {
   *reinterpret_cast<Floats*>(to) = value;
 }
-// Rounded once where `kFused`. The products of 16-bit floats need no such care, and elsewhere than here a fused
-// operation may be slow.
+// Rounded once where `kFused`. The products of 16-bit floats need no such care, and elsewhere than here a
+// fused operation may be slow.
 template <bool kFused>
 inline Floats multiply_add(const float* a, Floats b, Floats c) {
 #ifdef VECTOR_AVX2
@@ -67,7 +67,7 @@ inline void product(float* d, const float* a, const float* b, const float* c, bo
     for (int column = 0; column < kSize; column += 2 * kWidth) {
       const int at = row_offset<kSize>(row) + column;
       product_block<kSize, kDepth, kFused>(d + at, a + row, b + column, constant_c ? c : c + at,
-                                   constant_c ? 0 : kLanes);
+                                           constant_c ? 0 : kLanes);
     }
   }
 }
@@ -127,7 +127,8 @@ void matrix_half(Wave& wave, const Step& step) {
   alignas(64) float a[kDepth * kSize], b[kDepth * kSize];
   unpack_pairs<T, kSize>(source(wave, step.src[0]), a);
   unpack_pairs<T, kSize>(source(wave, step.src[1]), b);
-  product<kSize, kDepth, false>(reinterpret_cast<float*>(d), a, b, reinterpret_cast<const float*>(c), constant);
+  product<kSize, kDepth, false>(reinterpret_cast<float*>(d), a, b, reinterpret_cast<const float*>(c),
+                                constant);
 }
 
 // float32: 16x16x4 and 32x32x2, one k per lane.
@@ -142,7 +143,7 @@ void matrix_float(Wave& wave, const Step& step) {
   std::memcpy(a, source(wave, step.src[0]), sizeof a);
   std::memcpy(b, source(wave, step.src[1]), sizeof b);
   product<kSize, kDepth, true>(reinterpret_cast<float*>(destination(wave, step.dst)), a, b,
-                         reinterpret_cast<const float*>(c), constant);
+                               reinterpret_cast<const float*>(c), constant);
 }
 
 // int8: 16x16x32 and 32x32x16, eight consecutive k of one row or column in each lane.

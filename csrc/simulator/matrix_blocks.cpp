@@ -1,5 +1,5 @@
-// The less common matrix instructions: several blocks at once, float64, xf32, and 8-bit floats. One element at
-// a time.
+// The less common matrix instructions: several blocks at once, float64, xf32, and 8-bit floats. One element
+// at a time.
 //
 // Each of kBlocks independent blocks is D = A * B + C with kSize rows and columns. Lane l holds kPerLane
 // elements of row l % kSize of A and of column l % kSize of B; l / kSize counts the blocks or, where there is

@@ -132,9 +132,9 @@ struct HalfGroup {
       const uint32_t field_x = (x & 0x7F) >> A::kFractionBits, field_y = (y & 0x7F) >> B::kFractionBits;
       product[i] = ((x & (kHiddenA - 1)) | (field_x ? kHiddenA : 0)) *
                    ((y & (kHiddenB - 1)) | (field_y ? kHiddenB : 0));
-      exponents[i] = product[i] ? static_cast<int>(std::max(field_x, 1u) + std::max(field_y, 1u)) - A::kBias -
-                                      B::kBias
-                                : kNoProduct;
+      exponents[i] =
+          product[i] ? static_cast<int>(std::max(field_x, 1u) + std::max(field_y, 1u)) - A::kBias - B::kBias
+                     : kNoProduct;
       exponent = std::max(exponent, exponents[i]);
       if ((x ^ y) & 0x80) product[i] = -product[i];
     }
