@@ -1,4 +1,4 @@
-"""Measures how fast the simulator executes, on one host core: ours and AITER's kernel, both MFMA arithmetics."""
+"""Measures how fast the simulator executes on one core: ours and AITER's kernel, both MFMA arithmetics."""
 
 import json
 import time
