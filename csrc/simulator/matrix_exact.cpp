@@ -49,12 +49,60 @@ uint32_t multiply_add(const Register* a, const Register* b, int row, int column,
   return exact::multiply_add<T, T>(x, y, kDepth, c);
 }
 
+// ---- Any machine: one output element at a time ----
+
+// Rows of A or columns of B. The exponent of a zero leaves any sum with it below those of products, that of
+// an infinity or NaN leaves it above.
+template <class T, int N>
+struct Unpacked {
+  static constexpr int kZero = -6000, kSpecial = 16000;
+  int32_t significand[N][Shape<N>::kDepth], exponent[N][Shape<N>::kDepth];
+
+  explicit Unpacked(const Register* source) {
+    constexpr uint32_t kHidden = 1u << T::kFractionBits, kHighestField = 2 * T::kBias + 1;
+    for (int row = 0; row < N; ++row)
+      for (int k = 0; k < Shape<N>::kDepth; ++k) {
+        const uint32_t bits = Shape<N>::operand(source, row, k);
+        const uint32_t field = bits >> T::kFractionBits & kHighestField;
+        const int32_t magnitude = static_cast<int32_t>((bits & (kHidden - 1)) | (field ? kHidden : 0));
+        significand[row][k] = bits >> 15 ? -magnitude : magnitude;
+        exponent[row][k] = field == kHighestField ? kSpecial
+                           : magnitude == 0       ? kZero
+                                                  : std::max(static_cast<int>(field), 1) - T::kBias;
+      }
+  }
+};
+
+// False where infinities, NaN or an overflow are possible.
+template <class T>
+bool add_ordinary_group(const int32_t* a, const int32_t* a_exponent, const int32_t* b,
+                        const int32_t* b_exponent, uint32_t& c) {
+  int largest = exact::kNoProduct;
+  for (int k = 0; k < kGroup; ++k) largest = std::max(largest, a_exponent[k] + b_exponent[k]);
+  if (largest > 126 || (c & exact::kInfinity) == exact::kInfinity) return false;
+  int32_t dot = 0;
+  for (int k = 0; k < kGroup; ++k) {
+    const int32_t product = a[k] * b[k] * (1 << (24 - 2 * T::kFractionBits));
+    const int distance = std::min(largest - a_exponent[k] - b_exponent[k], 31);
+    dot += product < 0 ? -(-product >> distance) : product >> distance;
+  }
+  c = exact::add_addend(dot, largest, c);
+  return true;
+}
+
 template <class T, int N>
 void multiply_portable(const Register* a, const Register* b, const Register* c, Register* d) {
+  const Unpacked<T, N> x(a), y(b);
   for (int row = 0; row < N; ++row) {
     const int r = Shape<N>::row_register(row), lane = Shape<N>::row_lane(row);
-    for (int column = 0; column < N; ++column)
-      d[r][lane + column] = multiply_add<T, N>(a, b, row, column, c[r][lane + column]);
+    for (int column = 0; column < N; ++column) {
+      uint32_t sum = c[r][lane + column];
+      bool ordinary = true;
+      for (int k = 0; k < Shape<N>::kDepth && ordinary; k += kGroup)
+        ordinary = add_ordinary_group<T>(&x.significand[row][k], &x.exponent[row][k],
+                                         &y.significand[column][k], &y.exponent[column][k], sum);
+      d[r][lane + column] = ordinary ? sum : multiply_add<T, N>(a, b, row, column, c[r][lane + column]);
+    }
   }
 }
 

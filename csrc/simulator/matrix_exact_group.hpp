@@ -34,7 +34,8 @@ inline int64_t shift_floor(int64_t value, int count) {
   return value >> std::min(count, 63);
 }
 inline int64_t shift_truncate(int64_t value, int count) {
-  return value / (int64_t{1} << std::min(count, 62));
+  const int64_t magnitude = (value < 0 ? -value : value) >> std::min(count, 63);
+  return value < 0 ? -magnitude : magnitude;
 }
 
 // `total` * 2^`exponent`, floored at 31 fractional bits and rounded to nearest even.
@@ -67,6 +68,15 @@ inline Addend split(uint32_t c) {
   const int field = static_cast<int>(c >> 23 & 0xFF);
   const int64_t significand = (c & 0x7FFFFF) | (field ? 0x800000 : 0);
   return {c & kSign ? -significand : significand, std::max(field, 1) - 127};
+}
+
+// D of a group: its sum, with 24 fractional bits relative to 2^largest, and a finite C.
+inline uint32_t add_addend(int64_t dot, int largest, uint32_t c) {
+  const Addend addend = split(c);
+  const int common = std::max(largest, addend.exponent);
+  const int64_t total = shift_floor(dot * 256, common - largest) +
+                        shift_floor(addend.significand * 2, common - addend.exponent) * 256;
+  return round_to_float32(total, common - 32);
 }
 
 // bf16, float16 and xf32. T::kGroup products or fewer.
@@ -109,11 +119,7 @@ uint32_t add_group(const uint32_t* a, const uint32_t* b, int count, uint32_t c) 
   int64_t dot = 0;  // 24 fractional bits
   for (int k = 0; k < count; ++k)
     dot += shift_truncate(product[k] * (1 << (24 - 2 * T::kFractionBits)), largest - exponent[k]);
-  const Addend addend = split(c);
-  const int common = std::max(largest, addend.exponent);
-  const int64_t total = shift_floor(dot * 256, common - largest) +
-                        shift_floor(addend.significand * 2, common - addend.exponent) * 256;
-  return round_to_float32(total, common - 32);
+  return add_addend(dot, largest, c);
 }
 
 // The two formats of eight bits: the sums of products with even and with odd k, which add_small_group joins.
