@@ -115,9 +115,8 @@ class ElfReader {
       require(header.address <= kMaxMemory, "p_vaddr" + of, hex(header.address), "0 to 2^32");
       if (!out_.segments.empty() &&
           header.address < out_.segments.back().address + out_.segments.back().memory_bytes)
-        invalid(
-            "p_vaddr of segment " + std::to_string(i) + " is " + hex(header.address) +
-            "; allowed: at or above the end of the segment before it (segments are ascending and disjoint)");
+        require(false, "p_vaddr" + of, hex(header.address),
+                "at or above the end of the PT_LOAD before it: they are ascending and disjoint");
       out_.segments.push_back({header.offset, header.file_bytes, header.address, header.memory_bytes,
                                header.alignment, (header.flags & 2) != 0, (header.flags & 1) != 0});
     }
