@@ -129,6 +129,7 @@ ELF = [
     ("DT_SYMENT", lambda e: e.dynamic("DT_SYMENT", 16), "DT_SYMENT is 16; allowed: 24"),
     ("no DT_SYMENT", lambda e: e.dynamic("DT_SYMENT", new_tag=0x6FFFFFF0), "DT_SYMENT is 0"),
     ("no DT_SYMTAB", lambda e: e.dynamic("DT_SYMTAB", new_tag=0x6FFFFFF0), "DT_SYMTAB is missing"),
+    ("no DT_STRTAB", lambda e: e.dynamic("DT_STRTAB", new_tag=0x6FFFFFF0), "(DT_STRTAB|string table)"),
     ("no DT_STRSZ", lambda e: e.dynamic("DT_STRSZ", new_tag=0x6FFFFFF0), "(DT_STRSZ|string table)"),
     ("no hash table", lambda e: without_hash_tables(e), "DT_HASH and DT_GNU_HASH is missing"),
     ("hash bucket", lambda e: hash_word(e, ".hash", 2, 0), "place of symbol .* in DT_HASH is not where"),
@@ -233,6 +234,30 @@ def test_relocations(hip, relocated, edit, message):
     edited = edit(Edited(relocated))
     undefined = "not defined" in message
     refused(hip, edited, message, codes.SYMBOL_NOT_FOUND if undefined else codes.INVALID_IMAGE)
+
+
+METADATA = """
+.amdgpu_metadata
+amdhsa.version: [1, 2]
+amdhsa.kernels: []
+.end_amdgpu_metadata
+"""
+
+
+def test_relocations_need_typed_symbols(hip):
+    """ROCm's loader looks symbols without a type up by name, and finds none."""
+    source = (
+        ".data\n.p2align 3\n.globl label\nlabel: .quad label\n.type label,@{}\n.size label, 8\n" + METADATA
+    )
+    hip.hipModuleUnload(hip.module(device_compiler.assemble(source.format("object"))))
+    refused(
+        hip, device_compiler.assemble(source.format("notype")), "type of symbol label is 0; allowed: 1, STT_"
+    )
+
+
+def test_names_that_the_loader_cuts(hip):
+    source = '.data\n.globl "a:b"\n.type "a:b",@object\n"a:b": .long 1\n.size "a:b", 4\n' + METADATA
+    refused(hip, device_compiler.assemble(source), "name of symbol a:b is a:b; allowed: one without ':'")
 
 
 def bits(offset, bit, width, value):
