@@ -1,16 +1,17 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | check | profile | compare`."""
+"""The command line: `liteattention-rocm doctor | inspect | coverage | check | selftest | profile | compare`."""
 
 import argparse
 import os
 import sys
 
-from .commands import check, compare, coverage, doctor, inspect, profile
+from .commands import check, compare, coverage, doctor, inspect, profile, selftest
 
 COMMANDS = {
     "doctor": doctor,
     "inspect": inspect,
     "coverage": coverage,
     "check": check,
+    "selftest": selftest,
     "profile": profile,
     "compare": compare,
 }
