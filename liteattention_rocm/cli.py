@@ -1,10 +1,10 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | check | selftest | profile | compare`."""
+"""The command line: `liteattention-rocm COMMAND`, one module of `commands` each."""
 
 import argparse
 import os
 import sys
 
-from .commands import check, compare, coverage, doctor, inspect, profile, selftest
+from .commands import calibrate, check, compare, coverage, doctor, inspect, profile, selftest
 
 COMMANDS = {
     "doctor": doctor,
@@ -12,6 +12,7 @@ COMMANDS = {
     "coverage": coverage,
     "check": check,
     "selftest": selftest,
+    "calibrate": calibrate,
     "profile": profile,
     "compare": compare,
 }

@@ -10,6 +10,7 @@ from .. import _C, runtime, simulator
 
 _POINTER = ctypes.c_void_p
 _FLOAT = ctypes.c_float
+_WALL_CLOCK_RATE = 10017  # hipDeviceAttributeWallClockRate
 _SIGNATURES = {
     "hipModuleLoadData": [ctypes.POINTER(_POINTER), ctypes.c_char_p],
     "hipModuleUnload": [_POINTER],
@@ -22,6 +23,7 @@ _SIGNATURES = {
     "hipEventElapsedTime": [ctypes.POINTER(_FLOAT), _POINTER, _POINTER],
     "hipDeviceSynchronize": [],
     "hipRuntimeGetVersion": [ctypes.POINTER(ctypes.c_int)],
+    "hipDeviceGetAttribute": [ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int],
 }
 
 
@@ -71,6 +73,13 @@ class Device:
         version = ctypes.c_int()
         self.call("hipRuntimeGetVersion", ctypes.byref(version))
         return version.value
+
+    @property
+    def reference_ghz(self) -> float:
+        """Of the constant clock that s_memrealtime reads: 0.1 on an MI300X."""
+        kilohertz = ctypes.c_int()
+        self.call("hipDeviceGetAttribute", ctypes.byref(kilohertz), _WALL_CLOCK_RATE, self.target.device)
+        return kilohertz.value / 1e6
 
     def call(self, function: str, *arguments) -> None:
         """Calls a HIP function.
