@@ -133,7 +133,7 @@ def forward(q, k, v, *, rounding="rtz", scale=None, layout="bshd", return_lse=Fa
 
 
 def pack_arguments(q, k, v, out, lse) -> bytes:
-    """The kernel's arguments for tensors in layout "bshd" that the kernel can address, scale 1/sqrt(128), no lse.
+    """The kernel's arguments for tensors in layout "bshd" that it can address, scale 1/sqrt(128), no lse.
 
     `lse` [batch, heads, seqlen_q] only lends its address.
     """

@@ -1,7 +1,7 @@
-"""Verdicts of the self-test, kept in the user's cache folder: a variant that failed on a device is refused there.
+"""Verdicts of the self-test, kept in the user's cache folder: what failed on a device is refused there.
 
-One file per code object, architecture, device and driver. The folder is what LITEATTENTION_ROCM_CACHE names, else
-liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache.
+One file per code object, architecture, device and driver. The folder is what LITEATTENTION_ROCM_CACHE names,
+else liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache.
 """
 
 import contextlib

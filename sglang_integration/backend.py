@@ -43,7 +43,7 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
             allowed.
-        RuntimeError: the device has no code object here, or no HIP library, or the kernel failed the self-test
+        RuntimeError: the device has no code object here or no HIP library, or the kernel failed the self-test
             on it.
     """
     if head_size != HEAD_SIZE:

@@ -15,6 +15,7 @@ from .microbenchmarks import Measured
 
 _STAMPS = 64  # workgroups of calibrate_stamp: some on every XCD
 _SAMPLERS, _SAMPLES = 8, 20_000
+_STEP = 32
 _STAMP_WORDS = 3  # core clock, reference clock, XCD
 PHASES = ("deposit and fetch", "scores", "softmax", "accumulate")
 _PHASE_WORDS, _WAVES, _QUERY_ROWS, _KV_ROWS = 8, 4, 128, 64
@@ -162,9 +163,11 @@ def _within(samples: torch.Tensor, begin: int, end: int, reference_ghz: float) -
     """Clocks between neighbouring samples that lie in a window of the reference clock."""
     clocks = []
     for sampler in samples.tolist():
-        inside = [(core, reference) for core, reference, _ in sampler if core >= 0 and begin <= reference <= end]
-        # Steps of some hundred microseconds: the reference clock counts 10 ns.
-        for (core0, reference0), (core1, reference1) in zip(inside[::32], inside[32::32], strict=False):
+        inside = [(core, ticks) for core, ticks, _ in sampler if core >= 0 and begin <= ticks <= end]
+        # Steps of some hundred microseconds; the reference clock counts 10 ns.
+        for (core0, reference0), (core1, reference1) in zip(
+            inside[::_STEP], inside[_STEP::_STEP], strict=False
+        ):
             clocks.append((core1 - core0) / (reference1 - reference0) * reference_ghz)
     if len(clocks) < _SAMPLERS:
         return None
@@ -174,8 +177,8 @@ def _within(samples: torch.Tensor, begin: int, end: int, reference_ghz: float) -
 def phases(device: Device, rounding: str, heads: int, seqlen_q: int, seqlen_kv: int) -> dict:
     """Core clocks that a wave of the forward kernel spends in each phase, per tile of 64 KV rows.
 
-    The instrumented kernel is the shipped one with the clock read at its four phase boundaries; what a reading
-    costs is `stamp` of the microbenchmarks, and part of every number here.
+    The instrumented kernel is the shipped one with the clock read at its four phase boundaries. What a reading
+    costs is `stamp_clocks` of the calibration, and part of every number here.
 
     Returns:
         {"phases": {name: {value, low, high} over the waves}, "kernel_clocks": of a wave, "tiles", "shape"}

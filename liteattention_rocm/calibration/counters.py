@@ -1,4 +1,4 @@
-"""The input file of rocprofv3 with the hardware counters that `profile` models, and the command that uses it."""
+"""rocprofv3's input file with the hardware counters that `profile` models, and the command for it."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A device through its HIP library: modules, launches, events. The simulator and ROCm look the same from here."""
+"""A device through its HIP library: modules, launches, events. Simulator and ROCm look the same from here."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ _SIGNATURES = {
 
 
 class HipFailure(RuntimeError):
-    """A HIP function failed. The message names it, the error and, where the simulator knows it, the reason."""
+    """A HIP function failed. The message names it and the error, and has the simulator's diagnostic."""
 
 
 @functools.cache

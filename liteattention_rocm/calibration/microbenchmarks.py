@@ -1,4 +1,4 @@
-"""Clocks of single instructions and accesses, by the kernels of csrc/device/calibration_microbenchmarks.hpp."""
+"""Clocks of instructions and accesses, by the kernels of csrc/device/calibration_microbenchmarks.hpp."""
 
 import statistics
 import struct
@@ -71,9 +71,7 @@ def run(device: Device, passes: int, repeats: int) -> dict[str, list[float]]:
     for name, waves in KERNELS.items():
         memory = links if name == "l2_latency" else zeros
         answers[name] = [
-            clocks
-            for _ in range(repeats)
-            for clocks in _launch(device, module, name, waves, memory, passes)
+            clocks for _ in range(repeats) for clocks in _launch(device, module, name, waves, memory, passes)
         ]
     return answers
 
@@ -133,7 +131,7 @@ def derive(per_copy: dict[str, float]) -> dict[str, float]:
 
 
 def summarise(answers: dict[str, list[float]]) -> dict[str, Measured]:
-    """`derive` of the medians; low and high are what all lowest and all highest clocks give, in either order."""
+    """`derive` of the medians; low and high come from all lowest and all highest clocks."""
     middle = derive({name: statistics.median(clocks) for name, clocks in answers.items()})
     ends = [derive({name: pick(clocks) for name, clocks in answers.items()}) for pick in (min, max)]
     return {

@@ -54,7 +54,7 @@ def measure(
 
     Args:
         workloads: whose sustained clock is read, one after the other.
-        shape: of the workloads; where it has as many workgroups as fill all CUs evenly, no tail blurs the clock.
+        shape: of the workloads; where its workgroups fill all CUs evenly, no tail blurs the clock.
         seconds: for which each workload runs; half as long before that to warm up; 0: one launch, cold.
         rounding: of the instrumented kernel.
         say: called with what is being measured.
@@ -118,8 +118,8 @@ def _problems(document: dict) -> list[str]:
         ratio = one["reference_by_events_ghz"] / document["device"]["reference_clock_ghz"]
         if abs(ratio - 1) > _REFERENCE_TOLERANCE:
             problems.append(
-                f"s_memrealtime runs at {one['reference_by_events_ghz'] * 1000:.1f} MHz by the events around "
-                f"{name}, not at {document['device']['reference_clock_ghz'] * 1000:.1f} MHz as the runtime says"
+                f"s_memrealtime runs at {ratio:.3f} of the {document['device']['reference_clock_ghz']:g} GHz "
+                f"that the runtime names, by the events around {name}"
             )
     return problems
 

@@ -16,12 +16,17 @@ def add_options(parser) -> None:
     parser.add_argument("--index", type=int, default=0, help="of the ROCm device")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the calibration there")
     parser.add_argument(
-        "--shape", metavar="B,H,Sq[,Skv]", help=f"of the workloads; default: {_SHAPE}, as long as 8 full rounds"
+        "--shape",
+        metavar="B,H,Sq[,Skv]",
+        help=f"of the workloads; default: {_SHAPE}, as long as 8 full rounds",
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for which each workload runs")
     parser.add_argument("--no-aiter", action="store_true", help="leave AITER's kernel out")
     parser.add_argument(
-        "--counters", type=Path, metavar="FILE", help="write rocprofv3's input file there and say how to use it"
+        "--counters",
+        type=Path,
+        metavar="FILE",
+        help="write rocprofv3's input file there and say how to use it",
     )
     parser.add_argument(
         "--workload",
@@ -102,9 +107,8 @@ def report_text(document: dict) -> str:
         lines.append(f"{name:<28}{_range(one, 2):<32}{assumed[name]:<12}{one['unit']}")
     lines += ["", "sustained clock, GHz"]
     for name, one in document["sustained_clock"].items():
-        lines.append(
-            f"  {name:<12} {_range(one['ghz'], 3)}; {one['milliseconds']:.3f} ms a launch, {one['launches']} launches"
-        )
+        launches = f"{one['milliseconds']:.3f} ms a launch, {one['launches']} launches"
+        lines.append(f"  {name:<12} {_range(one['ghz'], 3)}; {launches}")
         if one["during"]:
             lines.append(f"  {'':<12} while it ran: {_range(one['during'], 3)}")
     for name, one in document["phases"].items():

@@ -1,10 +1,11 @@
 """The inputs of the self-test. They depend on nothing but this file: no generator of torch or numpy is used.
 
-`exact` cases have one right answer, bit for bit. The softmax scale is ln 2, so that P = 2^(S − m) with integer
-scores S; K has two ones a row, so that S is the sum of two entries of Q; each row's P are powers of two whose sum
-is one as well; V is small integers. Every product and sum is then exact in float32 in any order and on any
-adder. What is left to the hardware is that v_exp_f32 is exact at integers, and v_rcp_f32 and v_log_f32 at powers of
-two (`facts.py` asks the device), the conversions to bfloat16, and all the addressing.
+`exact` cases have one right answer, bit for bit. The softmax scale is ln 2, so that P = 2^(S − m) with
+integer scores S; K has two ones a row, so that S is the sum of two entries of Q; each row's P are powers of
+two whose sum is one as well; V is small integers. Every product and sum is then exact in float32 in any
+order and on any adder. What is left to the hardware is that v_exp_f32 is exact at integers, and v_rcp_f32
+and v_log_f32 at powers of two (`facts.py` asks the device), the conversions to bfloat16, and all the
+addressing.
 
 `bounded` cases are of an ordinary kind; v_exp's last bit may differ from the simulator's.
 """
@@ -117,7 +118,7 @@ def _exact(case: Case):
 
 
 def _hash(count: int, seed: int) -> torch.Tensor:
-    """int64 in [0, 2^32), mixed from the index: multiply, xor, shift in 64-bit arithmetic that can't overflow."""
+    """int64 in [0, 2^32), mixed from the index by products and shifts that fit 64 bits."""
     x = torch.arange(count, dtype=torch.int64) * 0x9E3779B1 + seed * 0x85EBCA6B & _MASK
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
         x = (x ^ x >> shift) * factor & _MASK

@@ -11,7 +11,7 @@ _WAVE = 64
 
 
 def check(device: Device) -> dict[str, bool]:
-    """Whether v_exp_f32 is exact at the integers from −126 to 126, v_rcp_f32 and v_log_f32 at 2^−126 … 2^126."""
+    """Whether v_exp_f32 is exact at integers from −126 to 126, v_rcp_f32 and v_log_f32 at 2^−126 … 2^126."""
     integers = torch.arange(-126, 127, dtype=torch.float32)
     powers = torch.ldexp(torch.ones(len(integers)), integers.to(torch.int32))
     exp, _, _ = _evaluate(device, integers)

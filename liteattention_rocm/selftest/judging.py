@@ -27,7 +27,7 @@ _FORWARD = re.compile(r"attention_forward_(\w+)")
 
 
 def variants() -> dict[str, str | None]:
-    """Every kernel of the code object, and the rounding mode under which `attention` runs it; None: no case."""
+    """Every kernel of the code object, and the rounding mode in which `attention` runs it; None: no case."""
     names = {}
     for name in _C.kernel_names():
         match = _FORWARD.fullmatch(name)
@@ -86,8 +86,8 @@ def _bfloat16_ulp(x: torch.Tensor) -> torch.Tensor:
 def _beyond_simulated(case: Case, result: Result, simulated: Result) -> float:
     """Largest difference from the simulated output over what v_exp's last bit can explain.
 
-    That is a bfloat16 ulp of the output, and a probability that falls on the other side of a rounding boundary:
-    a bfloat16 ulp of it, times V.
+    That is a bfloat16 ulp of the output, and a probability that falls on the other side of a rounding
+    boundary: a bfloat16 ulp of it, times V.
     """
     q, k, v = (t.double() if case.layout == "bhsd" else t.double().transpose(1, 2) for t in case.inputs())
     k = k.repeat_interleave(case.heads // case.kv_heads, dim=1)
@@ -168,7 +168,8 @@ def run(device: str = "cpu") -> dict:
         device: "cpu", which is the simulator, or "cuda" and its like on ROCm.
 
     Returns:
-        {"device", "simulated", "facts", "variants": [{"name", "verdict", "worst", "cases"}], "file", "seconds"}
+        {"device", "simulated", "facts", "variants": [{"name", "verdict", "worst", "cases"}], "file",
+        "seconds"}
 
     Raises:
         ValueError, RuntimeError: the device can't run attention here at all.
