@@ -48,7 +48,7 @@ def test_exact_cases_are_exact(case):
     assert torch.equal(scores, scores.round()) and scores.abs().max() < 126
     mantissa, _ = torch.frexp(probabilities.sum(dim=-1))
     assert (mantissa == 0.5).all(), "row sums are powers of two"
-    # All of a row's products P·V are multiples of the least P, and their sum of magnitudes is below 2^24 of it.
+    # A row's products P·V are multiples of the least P, and their magnitudes add up to less than 2^24 of it.
     least = probabilities.amin(dim=-1, keepdim=True)
     assert (((probabilities @ v.abs()) / least).max() < 2**24).item()
     # The maximum moves from one KV tile to another, so that earlier sums are rescaled.
@@ -216,7 +216,7 @@ def test_a_failing_kernel_is_refused_until_it_passes(few_cases, own_folder, caps
 
 
 def test_a_crash_leaves_a_refusal(few_cases, monkeypatch):
-    """The process may die with the kernel: what was begun and not judged is refused, what was stopped is not."""
+    """A process may die with its kernel: what was begun and not judged is refused, what was stopped is not."""
     states = []
 
     def watch(case, rounding, device):

@@ -97,6 +97,8 @@ void pass_time(Recording& recording, const LaunchTrace& trace, const Launch& lau
     Counters counters;
     const auto& id = trace.workgroups[group].id;
     machine.run_workgroup(again, id[0], id[1], id[2], counters);
+    for (size_t wave = 0; wave < stamps.waves.size(); ++wave)
+      if (stamps.next[wave] != stamps.waves[wave].size()) refuse_clock_dependence(launch);
   }
   recording.core_clocks += result.clocks;
 }

@@ -177,8 +177,8 @@ def _within(samples: torch.Tensor, begin: int, end: int, reference_ghz: float) -
 def phases(device: Device, rounding: str, heads: int, seqlen_q: int, seqlen_kv: int) -> dict:
     """Core clocks that a wave of the forward kernel spends in each phase, per tile of 64 KV rows.
 
-    The instrumented kernel is the shipped one with the clock read at its four phase boundaries. What a reading
-    costs is `stamp_clocks` of the calibration, and part of every number here.
+    The instrumented kernel is the shipped one with the clock read at its four phase boundaries. What that
+    costs each time is `stamp_clocks` of the calibration, and part of every number here.
 
     Returns:
         {"phases": {name: {value, low, high} over the waves}, "kernel_clocks": of a wave, "tiles", "shape"}
