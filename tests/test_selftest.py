@@ -216,7 +216,7 @@ def test_a_failing_kernel_is_refused_until_it_passes(few_cases, own_folder, caps
 
 
 def test_a_crash_leaves_a_refusal(few_cases, monkeypatch):
-    """A process may die with its kernel: what was begun and not judged is refused, what was stopped is not."""
+    """A process may die with its kernel: what was begun and not judged is refused, what was stopped isn't."""
     states = []
 
     def watch(case, rounding, device):
