@@ -1,6 +1,7 @@
 """What every test shares: where AITER's code objects are, seeds and thread caps."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ os.environ.setdefault("LITEATTENTION_ROCM_SIM_CHECK", "waits,wait_states")
 os.environ.setdefault("LITEATTENTION_ROCM_SIM_PROGRESS", "0")
 os.environ.setdefault("LITEATTENTION_ROCM_SIM_THREADS", str(os.cpu_count() or 1))
 os.environ.setdefault("LITEATTENTION_ROCM_AITER_HSA", str(REPOSITORY / ".aiter"))
-
+# Verdicts of a self-test belong to the tests alone.
+_cache = tempfile.TemporaryDirectory(prefix="liteattention-rocm-tests-")
+os.environ["LITEATTENTION_ROCM_CACHE"] = _cache.name
 
 torch.set_num_threads(min(os.cpu_count() or 1, 2))  # the references are small
 

@@ -173,8 +173,13 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
-template <RoundMode kMode>
-LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
+// Sees the boundaries between the kernel's phases, see calibration.hip; this one only keeps them apart.
+struct NoProbe {
+  LRA_DEVICE void boundary(int) { isa::phase_boundary(); }
+};
+
+template <RoundMode kMode, class Probe>
+LRA_DEVICE void attention_forward(const ForwardArguments& arguments, Probe& probe) {
   alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
   alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
@@ -228,17 +233,17 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
       next_value = fetch_value(value, fetch_rows, thread);
     }
 
-    isa::phase_boundary();
+    probe.boundary(0);
     compute_scores(scores, query, key_lds, lane);
-    isa::phase_boundary();
+    probe.boundary(1);
     for (int q = 0; q < kQueryTiles; ++q) {
       if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
       const float shrink = softmax[q].update(scores[q], arguments.scale_log2e, half_swap_address);
       for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
     }
-    isa::phase_boundary();
+    probe.boundary(2);
     accumulate<kMode>(output, scores, value_lds, lane);
-    isa::phase_boundary();
+    probe.boundary(3);
   }
 
   if (rows == 0) return;
@@ -263,16 +268,19 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
 
 }  // namespace
 
+#ifndef LRA_WITHOUT_KERNELS  // calibration.hip instantiates the same code with a probe
 #define LRA_FORWARD_KERNEL(name, mode)                                                                       \
   extern "C" LRA_KERNEL                                                                                      \
       __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \
                      amdgpu_waves_per_eu(2, 2))) void                                                        \
       name(ForwardArguments arguments) {                                                                     \
-    attention_forward<mode>(arguments);                                                                      \
+    NoProbe probe;                                                                                           \
+    attention_forward<mode>(arguments, probe);                                                               \
   }
 
 LRA_FORWARD_KERNEL(attention_forward_rtne, RoundMode::kRtne)
 LRA_FORWARD_KERNEL(attention_forward_rtna, RoundMode::kRtna)
 LRA_FORWARD_KERNEL(attention_forward_rtz, RoundMode::kRtz)
+#endif
 
 }  // namespace liteattention_rocm

@@ -29,4 +29,8 @@ std::string_view base_architecture(std::string_view arch);
 // supported.
 const CodeObject& find_code_object(std::string_view arch);
 
+// The same for the kernels of csrc/device/calibration.hip, which measure a device and serve no attention
+// call.
+const CodeObject& find_calibration_object(std::string_view arch);
+
 }  // namespace liteattention_rocm

@@ -130,6 +130,7 @@ struct Launch {
   bool collect_findings = false;             // under observation: list what the checks find and go on
   LaunchObservation* observation = nullptr;  // null: not observed
   struct WorkgroupTrace* trace = nullptr;    // where the workgroup that runs is recorded
+  struct TimeStamps* stamps = nullptr;       // what the chip's clocks say; null: they count wait states
   const std::atomic<bool>* stop = nullptr;   // polled: true ends the launch with kInterrupted
 };
 
