@@ -49,22 +49,20 @@ void pending(const Wave& wave, const Step& step, const std::string& name, const 
                      " covers the load into it: " + describe(wave, load));
 }
 
-bool reads(const Wave& wave, const Step& step, const RegisterRange& range) {
-  const Instruction& instruction = wave.group->program->instruction(step);
+bool reads(const Instruction& instruction, const RegisterRange& range) {
   for (unsigned i = 0; i < instruction.read_count; ++i)
     if (range.overlaps({instruction.reads[i].first, instruction.reads[i].count})) return true;
   return false;
 }
 
 // A vector memory load may overwrite the result of an earlier one: they return in order.
-void check_pending(Wave& wave, const Step& step) {
+void check_pending(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
   const WaveChecks& checks = wave.checks;
-  const StepDetail& detail = wave.group->program->detail(step);
   unsigned which = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
     const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
     if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which)) {
-      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(wave, step, load.result)) continue;
+      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(instruction, load.result)) continue;
       pending(wave, step, register_name(which), *load.step, "vmcnt");
     }
   }
@@ -112,10 +110,8 @@ Requirement required_by_other(const Instruction& instruction, const StepDetail& 
   return needed;
 }
 
-void check_matrix(Wave& wave, const Step& step) {
+void check_matrix(Wave& wave, const Step& step, const StepDetail& now, const Instruction& instruction) {
   WaveChecks& checks = wave.checks;
-  const Program& program = *wave.group->program;
-  const StepDetail& now = program.detail(step);
   bool expired = false;
   for (int i = 0; i < checks.matrix_count;) {
     const MatrixInFlight& entry = checks.matrix[static_cast<size_t>(i)];
@@ -127,7 +123,7 @@ void check_matrix(Wave& wave, const Step& step) {
     }
     const Requirement needed = now.effect == Effect::kMatrix
                                    ? required_by_matrix(now, *entry.detail)
-                                   : required_by_other(program.instruction(step), now, *entry.detail);
+                                   : required_by_other(instruction, now, *entry.detail);
     if (elapsed < needed.states)
       report_finding(wave, step, "wait_states",
                      std::string(needed.what) + " the result of a matrix instruction after " +
@@ -190,9 +186,15 @@ unsigned matrix_requirement(const Program& program, const Step& producer, const 
 }
 
 void check_step(Wave& wave, const Step& step) {
-  if (wave.checks.matrix_count) check_matrix(wave, step);
+  const Program& program = *wave.group->program;
+  check_registers(wave, step, program.detail(step), program.instruction(step));
+}
+
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
+  if (wave.checks.matrix_count) check_matrix(wave, step, detail, instruction);
   if (!wave.checks.report_waits) return;
-  if (wave.checks.vector_memory_count | wave.checks.lgkm_count) check_pending(wave, step);
+  if (wave.checks.vector_memory_count | wave.checks.lgkm_count)
+    check_pending(wave, step, detail, instruction);
 }
 
 static void append(std::vector<Outstanding>& queue, int& count, const Outstanding& entry) {

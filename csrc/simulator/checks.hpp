@@ -58,6 +58,8 @@ unsigned matrix_requirement(const class Program& program, const Step& producer, 
 
 // Called before a step whose `watch` meets the wave's: throws when it really touches something outstanding.
 void check_step(Wave& wave, const Step& step);
+// The same for an instruction with other registers than the program has there.
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction);
 // Called after a step with an Effect.
 void track_step(Wave& wave, const Step& step);
 // s_waitcnt.

@@ -168,6 +168,7 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.checks = current.checks;
   launch.mutation = current.mutation;
   launch.delivery = current.delivery;
+  launch.delivery_seed = current.delivery_seed;
   launch.collect_findings = current.collect_findings;
   const std::shared_ptr<LaunchObservation> observation = observe(launch);
   launch.observation = observation.get();

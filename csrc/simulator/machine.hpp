@@ -100,8 +100,9 @@ struct Mutation {
   int64_t amount = 0;
 };
 
-// When the contents of a load appear in its destination: at once, or at the wait that covers it.
-enum class Delivery : uint8_t { kEarly, kLate };
+// When the contents of a load appear in its destination: at once, at the wait that covers it, or at random in
+// between, in an order that the hardware allows and with waves taking random turns.
+enum class Delivery : uint8_t { kEarly, kLate, kRandom };
 
 // What the checks under observation know about a launch, shared by its workgroups.
 struct LaunchObservation;
@@ -127,6 +128,7 @@ struct Launch {
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
+  uint64_t delivery_seed = 0;
   bool collect_findings = false;             // under observation: list what the checks find and go on
   LaunchObservation* observation = nullptr;  // null: not observed
   struct WorkgroupTrace* trace = nullptr;    // where the workgroup that runs is recorded

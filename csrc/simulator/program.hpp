@@ -91,11 +91,12 @@ class Program {
   // What the checks under observation need to know about an instruction, computed at the first call.
   const InstructionTraits& traits(const Step& step) const;
   const std::string& undecodable(const Step& step) const { return undecodable_.at(step.index); }
+  // Fills Step::watch, scalar_watch and what follows from the operands in the detail.
+  static void watch_registers(const Instruction& instruction, Step& step, StepDetail& detail);
 
  private:
   void prepare_step(uint32_t index);
   void prepare_vector(const Instruction& instruction, Step& step, StepDetail& detail);
-  void watch_registers(const Instruction& instruction, Step& step, StepDetail& detail);
   uint64_t vector_source(const Operand& operand, unsigned slot, Step& step);
   uint64_t scalar_source(const Operand& operand);
   uint64_t constant_row(uint64_t value);

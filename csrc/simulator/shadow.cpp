@@ -93,10 +93,10 @@ uint64_t WaveShadow::lanes_of(const Wave&, const Operand& operand, unsigned row)
   return scalar_defined(operand) ? kAll : 0;
 }
 
-void WaveShadow::check(Wave& wave, const Step& step, const Accesses& accesses) const {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
+void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) const {
+  const Step& step = now.step;
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const std::string_view name = name_of(instruction);
   const auto demand_scalars = [&](const char* reaches) {
     for (unsigned s = 0; s < kScalarRegisters; ++s)
@@ -159,10 +159,9 @@ void WaveShadow::check(Wave& wave, const Step& step, const Accesses& accesses) c
   }
 }
 
-void WaveShadow::vector_alu(Wave& wave, const Step& step) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
+void WaveShadow::vector_alu(Wave& wave, const Issued& now) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const std::string_view name = name_of(instruction);
   const uint64_t exec = wave.exec();
   const Operand& first = instruction.src[0];
@@ -272,10 +271,9 @@ uint64_t WaveShadow::decided_bits(const Wave& wave, std::string_view name, const
   return 0;
 }
 
-void WaveShadow::scalar_alu(const Wave& wave, const Step& step) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
+void WaveShadow::scalar_alu(const Wave& wave, const Issued& now) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const std::string_view name = name_of(instruction);
   const Operand &a = instruction.src[0], &b = instruction.src[1];
 
@@ -327,11 +325,10 @@ uint64_t WaveShadow::moved_lanes(const Wave& wave, const Instruction& instructio
   return defined;
 }
 
-void WaveShadow::lds_access(const Wave& wave, const Step& step, const Accesses& accesses,
+void WaveShadow::lds_access(const Wave& wave, const Issued& now, const Accesses& accesses,
                             GroupShadow& group) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const unsigned rows = (traits.element_bytes + 3u) / 4;
   const auto is_defined = [&](uint64_t first, uint64_t bytes) {
     for (uint64_t byte = first; byte < first + bytes; ++byte)
@@ -363,14 +360,13 @@ void WaveShadow::lds_access(const Wave& wave, const Step& step, const Accesses& 
   }
 }
 
-void WaveShadow::propagate(Wave& wave, const Step& step, const Accesses& accesses, GroupShadow& group) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
-  if (traits.is & kVectorAlu) return vector_alu(wave, step);
+void WaveShadow::propagate(Wave& wave, const Issued& now, const Accesses& accesses, GroupShadow& group) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
+  if (traits.is & kVectorAlu) return vector_alu(wave, now);
   if (traits.is & kMatrixOp) return matrix(wave, instruction);
-  if (traits.is & kScalarAlu) return scalar_alu(wave, step);
-  if (accesses.lds_kind != Access::kNone) lds_access(wave, step, accesses, group);
+  if (traits.is & kScalarAlu) return scalar_alu(wave, now);
+  if (accesses.lds_kind != Access::kNone) lds_access(wave, now, accesses, group);
   if (instruction.encoding == Encoding::kDs && traits.access == Access::kNone && is_vector(instruction.dst)) {
     const uint64_t defined = moved_lanes(wave, instruction), exec = wave.exec();
     uint64_t& lanes = vector_[vector_index(instruction.dst)];

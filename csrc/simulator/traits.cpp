@@ -142,8 +142,7 @@ void list_scalars(const Instruction& instruction, std::string_view name, Instruc
 
 }  // namespace
 
-InstructionTraits traits_of(const Program& program, const Step& step) {
-  const Instruction& instruction = program.instruction(step);
+InstructionTraits traits_of(const Instruction& instruction) {
   InstructionTraits traits;
   if (instruction.op == Op::kInvalid) return traits;
   const std::string_view name = op_info(instruction.op).name;
@@ -207,7 +206,7 @@ const InstructionTraits& Program::traits(const Step& step) const {
     auto built = std::make_shared<std::vector<InstructionTraits>>();
     built->reserve(steps_.size());
     for (size_t i = 0; i < steps_.size(); ++i)
-      built->push_back(i + 1 < steps_.size() ? traits_of(*this, steps_[i]) : InstructionTraits{});
+      built->push_back(i + 1 < steps_.size() ? traits_of(instructions_[i]) : InstructionTraits{});
     traits_ = std::move(built);
   });
   return (*traits_)[step.index];

@@ -58,6 +58,13 @@ struct InstructionTraits {
   int16_t highest_vgpr = -1, highest_agpr = -1, highest_sgpr = -1;
 };
 
-InstructionTraits traits_of(const Program& program, const Step& step);
+InstructionTraits traits_of(const Instruction& instruction);
+
+// An instruction as it issues, with the registers that it really touches.
+struct Issued {
+  const Step& step;
+  const Instruction& instruction;
+  const InstructionTraits& traits;
+};
 
 }  // namespace gfx942
