@@ -1,5 +1,6 @@
 #include "checks.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "program.hpp"
@@ -175,6 +176,14 @@ bool WaveChecks::is_outstanding(uint64_t wanted) const {
   for (int i = 0; i < lgkm_count; ++i)
     if (lgkm[static_cast<size_t>(i)].serial == wanted) return true;
   return false;
+}
+
+uint64_t WaveChecks::completed() const {
+  uint64_t first = serial + 1;
+  for (int i = 0; i < vector_memory_count; ++i)
+    first = std::min(first, vector_memory[static_cast<size_t>(i)].serial);
+  for (int i = 0; i < lgkm_count; ++i) first = std::min(first, lgkm[static_cast<size_t>(i)].serial);
+  return first - 1;
 }
 
 unsigned matrix_requirement(const Program& program, const Step& producer, const Step& consumer) {

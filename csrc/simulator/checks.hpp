@@ -49,6 +49,8 @@ struct WaveChecks {
 
   void reset(bool check_waits, bool check_wait_states);
   bool is_outstanding(uint64_t serial) const;
+  // Every memory instruction up to this serial number has been waited for.
+  uint64_t completed() const;
 };
 
 // Ends the launch with what a check has found or, where findings are collected, lists it.

@@ -12,6 +12,7 @@
 #include "options.hpp"
 #include "statistics.hpp"
 #include "timing.hpp"
+#include "unwritten.hpp"
 #include "worker_pool.hpp"
 
 namespace gfx942 {
@@ -172,6 +173,8 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.collect_findings = current.collect_findings;
   const std::shared_ptr<LaunchObservation> observation = observe(launch);
   launch.observation = observation.get();
+  // What this launch stores is not followed.
+  if (!launch.checks.uninitialised) UnwrittenMemory::instance().forget();
 
   if (Recording* recording = current_recording()) {
     try {

@@ -57,14 +57,39 @@ void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) 
   report_finding(wave, step, "bounds", reason);
 }
 
-void record_races(Wave& wave, const Step& step, const Accesses& accesses) {
+uint32_t epoch_of(const Wave& wave) {
+  return wave.group->observation->first_epoch + wave.observation->epoch;
+}
+
+void record_races(Wave& wave, const Step& step, const Accesses& accesses, uint64_t serial) {
   GroupObservation& group = *wave.group->observation;
-  const uint32_t epoch = group.first_epoch + wave.observation->epoch;
+  const uint32_t epoch = epoch_of(wave);
   if (accesses.lds_kind != Access::kNone)
     group.lds_races.access(wave, step, accesses.lds, accesses.lds_kind, epoch);
-  if (accesses.memory_kind != Access::kNone)
-    wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind,
-                                                         accesses.device_scope, epoch);
+  if (accesses.memory_kind != Access::kNone && !accesses.memory.empty())
+    wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind, epoch,
+                                                         serial);
+}
+
+// What a memory instruction that is about to execute tells other workgroups.
+void send_messages(Wave& wave, const Issued& now, const Accesses& accesses) {
+  const Instruction& instruction = now.instruction;
+  if (instruction.op == Op::BUFFER_WBL2 && instruction.sc1)
+    wave.observation->write_back = {wave.checks.serial + 1, epoch_of(wave)};
+  if (instruction.op == Op::BUFFER_INV && instruction.sc1) invalidate_caches(wave, epoch_of(wave));
+  if (now.traits.scope != Scope::kDevice || accesses.memory_kind == Access::kNone ||
+      accesses.memory_kind == Access::kLoad)
+    return;
+  wave.group->launch->observation->memory_races.send(wave, now.traits, accesses.memory, epoch_of(wave));
+}
+
+// What one that has executed has learnt from them.
+void receive_messages(Wave& wave, const Issued& now, const Accesses& accesses) {
+  const bool returns = accesses.memory_kind == Access::kLoad ||
+                       (accesses.memory_kind == Access::kAtomic && now.instruction.sc0);
+  if (now.traits.scope != Scope::kDevice || !returns) return;
+  wave.group->launch->observation->memory_races.receive(wave, accesses.memory, epoch_of(wave),
+                                                        wave.checks.serial + 1);
 }
 
 // Takes the contents of a load back out of its destination until the covering wait.
@@ -292,6 +317,7 @@ void observe_group(GroupObservation& observation, const Workgroup& group, size_t
   ++observation.first_epoch;
   observation.shadow.reset(group.lds_bytes);
   observation.lds_races.resize(group.lds_bytes);
+  observation.acquires.clear();
   observation.waves.resize(wave_count);
   const auto& id = group.id;
   observation.random = group.launch->delivery_seed ^ uint64_t{id[0]} << 40 ^ uint64_t{id[1]} << 24 ^ uint64_t{id[2]} << 8;
@@ -308,12 +334,13 @@ uint64_t next_random(uint64_t& state) {
 void observe_wave(GroupObservation& observation, Wave& wave, unsigned scalars) {
   WaveObservation& own = observation.waves[wave.index];
   wave.observation = &own;
-  own.shadow.reset(scalars);
+  own.shadow.reset(scalars, wave.group->scratch_bytes * kLanes);
   own.hazards.reset();
   own.in_flight.clear();
   own.epoch = 0;
   own.steps = 0;
   own.at_barrier = false;
+  own.write_back = {};
   own.withheld = own.rarely = 0;
   own.random = observation.random + wave.index;
   // Waits are followed whatever is reported: races and late delivery rest on them.
@@ -358,9 +385,13 @@ void observe_step(Wave& wave, const Issued& now, const Step& run, const StepDeta
   const bool withheld = memory && launch.delivery != Delivery::kEarly;
   const bool transfer = is_lds_transfer(own.accesses);
   if (withheld && transfer) save_lds(wave, own.accesses, own.lds_before);
+  if (checks.races && memory) send_messages(wave, now, own.accesses);
   ++wave.executed[step.category];
   execute(wave, run, mutated);
-  if (checks.races) record_races(wave, step, own.accesses);
+  if (checks.races) {
+    record_races(wave, step, own.accesses, wave.checks.serial + 1);
+    receive_messages(wave, now, own.accesses);
+  }
   if (effect != Effect::kNone) track_step(wave, step);
   if (memory) {
     InFlight& entry = own.in_flight.emplace_back();
@@ -393,7 +424,7 @@ void run_wave_observed(Wave& wave, int quantum) {
     own.at_barrier = false;
     ++own.epoch;
     if (launch.checks.races)
-      for (const InFlight& entry : own.in_flight) record_races(wave, *entry.step, entry.accesses);
+      for (const InFlight& entry : own.in_flight) record_races(wave, *entry.step, entry.accesses, entry.serial);
   }
   for (; quantum > 0 || wave.status == WaveStatus::kIndexing; --quantum) {
     const Step& step = *wave.next;

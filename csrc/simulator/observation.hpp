@@ -46,6 +46,7 @@ struct WaveObservation {
   HazardHistory hazards;
   std::vector<InFlight> in_flight;
   uint32_t epoch = 0;       // barriers passed
+  WriteBack write_back;
   bool at_barrier = false;  // the next instruction is the first of a new epoch
   Accesses accesses;                // of the instruction that executes
   std::vector<uint8_t> lds_before;  // what it will overwrite
@@ -59,6 +60,7 @@ struct WaveObservation {
 struct GroupObservation {
   GroupShadow shadow;
   LdsRaces lds_races;
+  Acquires acquires;
   uint32_t first_epoch = 1;  // of the workgroup; later than any of the one before
   uint64_t random = 0;       // which wave takes its turn, and for how long
   std::vector<WaveObservation> waves;
