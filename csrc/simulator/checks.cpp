@@ -87,26 +87,32 @@ struct Requirement {
 };
 
 Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
+  const bool small = made.passes == 4;  // of the two float64 forms
+  const unsigned operand_states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  if (now.a.overlaps(made.result)) needed.demand(made.ready, "reads as operand A");
-  if (now.b.overlaps(made.result)) needed.demand(made.ready, "reads as operand B");
+  if (now.a.overlaps(made.result)) needed.demand(operand_states, "reads as operand A");
+  if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B");
   if (now.c == made.result) {
     if (made.passes == 2) needed.demand(2, "reads as operand C");
+    if (made.float64 && small && now.float64 && now.passes == 4) needed.demand(4, "reads as operand C");
   } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
-    needed.demand(made.passes + (made.xdl ? 1u : 0u), "reads as an overlapping operand C");
+    needed.demand(made.float64 ? (small ? 4u : 9u) : made.passes + (made.xdl ? 1u : 0u),
+                  "reads as an overlapping operand C");
   }
   return needed;
 }
 
 Requirement required_by_other(const Instruction& instruction, const StepDetail& now, const StepDetail& made) {
+  const bool memory = now.effect != Effect::kNone, small = made.passes == 4;
+  const unsigned states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  unsigned which = 0;
-  if (touches(now.vector_mask, made.result, which)) needed.demand(made.ready, "touches");
-  if (made.xdl && now.effect == Effect::kNone) {
-    for (unsigned i = 0; i < instruction.write_count; ++i) {
-      const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
-      if (written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
-    }
+  for (unsigned i = 0; i < instruction.read_count; ++i)
+    if (made.result.overlaps({instruction.reads[i].first, instruction.reads[i].count}))
+      needed.demand(made.float64 && memory ? (small ? 9u : 18u) : states, "touches");
+  for (unsigned i = 0; i < instruction.write_count; ++i) {
+    const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
+    if (made.result.overlaps(written)) needed.demand(states, "touches");
+    if (made.xdl && written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
   }
   return needed;
 }
@@ -168,6 +174,7 @@ void WaveChecks::reset(bool check_waits, bool check_wait_states) {
   lds_transfers = 0;
   vector_memory_count = lgkm_count = matrix_count = 0;
   lds_begin = lds_end = 0;
+  hazards.reset();
 }
 
 bool WaveChecks::is_outstanding(uint64_t wanted) const {

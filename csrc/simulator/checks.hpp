@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hazards.hpp"
 #include "program.hpp"
 
 namespace gfx942 {
@@ -46,6 +47,7 @@ struct WaveChecks {
   std::vector<Outstanding> vector_memory = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::vector<Outstanding> lgkm = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::array<MatrixInFlight, 24> matrix;
+  HazardHistory hazards;
 
   void reset(bool check_waits, bool check_wait_states);
   bool is_outstanding(uint64_t serial) const;

@@ -75,7 +75,7 @@ enum class MatrixArithmetic : uint8_t { kFloat32, kExact };
 
 struct Checks {
   bool waits = true;        // reading or overwriting a register with a load still outstanding
-  bool wait_states = true;  // MFMA results touched too early; under observation every hazard of hazards.hpp
+  bool wait_states = true;  // matrix results touched too early, and the rules of hazards.hpp
   // The rest runs under observation, which is many times slower.
   bool races = false;          // unordered accesses to the same bytes of LDS or memory
   bool uninitialised = false;  // contents never written that reach a store, an address, a branch or EXEC

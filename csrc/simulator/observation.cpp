@@ -335,7 +335,6 @@ void observe_wave(GroupObservation& observation, Wave& wave, unsigned scalars) {
   WaveObservation& own = observation.waves[wave.index];
   wave.observation = &own;
   own.shadow.reset(scalars, wave.group->scratch_bytes * kLanes);
-  own.hazards.reset();
   own.in_flight.clear();
   own.epoch = 0;
   own.steps = 0;
@@ -374,7 +373,7 @@ void observe_step(Wave& wave, const Issued& now, const Step& run, const StepDeta
   if ((run.watch & wave.checks.watch) | (run.scalar_watch & wave.checks.scalar_watch))
     check_registers(wave, run, detail, now.instruction);
   if (checks.resources) check_resources(wave, now, shared);
-  if (checks.wait_states) own.hazards.check_and_record(wave, step);
+  if (checks.wait_states) wave.checks.hazards.check_and_record(wave, step, Rules::kAll);
   const MutatedRecords records(wave, step, mutated);
   find_accesses(wave, step, own.accesses);
   if (checks.uninitialised) own.shadow.check(wave, now, own.accesses);

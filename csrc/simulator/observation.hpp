@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "hazards.hpp"
 #include "races.hpp"
 #include "shadow.hpp"
 
@@ -43,7 +42,6 @@ struct InFlight {
 
 struct WaveObservation {
   WaveShadow shadow;
-  HazardHistory hazards;
   std::vector<InFlight> in_flight;
   uint32_t epoch = 0;       // barriers passed
   WriteBack write_back;

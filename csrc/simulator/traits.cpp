@@ -138,7 +138,7 @@ void list_scalars(const Instruction& instruction, std::string_view name, Instruc
     traits.reads_scc = true;
   traits.writes_scc = scalar && !leaves_scc(name);
   if (starts(name, "s_movrel") || instruction.lds || starts(name, "s_sendmsg") || contains(name, "addtid") ||
-      contains(name, "gws"))
+      contains(name, "gws") || instruction.gds || name == "s_ttracedata")
     mark(traits.scalar_reads, kM0, 1);
 }
 
@@ -210,6 +210,10 @@ InstructionTraits traits_of(const Instruction& instruction) {
   if (vector) is |= kVectorAlu;
   if (scalar) is |= kScalarAlu;
   if (is_vector_memory(encoding)) is |= kVectorMemoryOp;
+  if (encoding == Encoding::kDs) is |= kLdsOp;
+  if (instruction.lds) is |= kLdsTransfer;
+  if (vector && (traits.shape == Shape::kSelect || starts(name, "v_addc") || starts(name, "v_subb")))
+    is |= kReadsMask;
   if (op_info(instruction.op).category == Category::kTranscendental) is |= kTranscendentalOp;
   if (vector && traits.vector_writes.any()) is |= kWritesVector;
   std::bitset<kScalarRegisters> plain = traits.scalar_writes;
@@ -236,7 +240,8 @@ InstructionTraits traits_of(const Instruction& instruction) {
     is |= kWideStore;
   if (vector && traits.vector_writes.any() &&
       ((instruction.sdwa.active && instruction.sdwa.dst_sel != 6) ||
-       (encoding != Encoding::kVop3p && (instruction.op_sel & 8))))
+       (encoding != Encoding::kVop3p && (instruction.op_sel & 8)) ||
+       ((name == "v_cvt_sr_fp8_f32" || name == "v_cvt_sr_bf8_f32") && instruction.op_sel)))
     is |= kPartialResult;
   return traits;
 }

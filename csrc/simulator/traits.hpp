@@ -38,6 +38,9 @@ enum Trait : uint32_t {
   kDoubleMatrix = 1u << 21,
   kFma64 = 1u << 22,
   kWriteLane = 1u << 23,
+  kLdsOp = 1u << 24,
+  kLdsTransfer = 1u << 25,  // from memory into LDS
+  kReadsMask = 1u << 26,    // its third source is a lane mask
 };
 
 // How memory is accessed.

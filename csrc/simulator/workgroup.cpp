@@ -232,6 +232,8 @@ inline void execute(Wave& wave, const Step& step, const RelativeStep* relative =
   if (kTraced) record_step(*wave.group->launch->trace, wave, step);
   const Step& as = relative ? relative->step : step;
   if (kChecked) {
+    if (step.hazardous && wave.checks.wait_states)
+      wave.checks.hazards.check_and_record(wave, step, Rules::kUncontested);
     if ((as.watch & wave.checks.watch) | (as.scalar_watch & wave.checks.scalar_watch)) {
       if (relative)
         check_registers(wave, as, relative->detail, relative->instruction);
