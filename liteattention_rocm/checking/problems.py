@@ -129,8 +129,10 @@ def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
     with contextlib.ExitStack() as memory:
         for name in ("q", "k", "v", "out", "lse"):
-            writable = name in ("out", "lse")
-            memory.enter_context(simulator.register(getattr(operands, name), name, writable))
+            written = name in ("out", "lse")
+            memory.enter_context(
+                simulator.register(getattr(operands, name), name, written, unwritten=written)
+            )
         yield
 
 
