@@ -84,23 +84,26 @@ amdhsa.kernels:
 """)
 
 
-def run(body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=None, **options) -> np.ndarray:
+def run(
+    body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=None, preload=True, **options
+) -> np.ndarray:
     """Runs a body on input rows (arrays of 64 elements of at most 32 bits).
 
     Args:
+        preload: whether v10 and on hold the inputs; if not, the body loads them itself.
         extra: a writable uint8 array, whose address is the third kernel argument.
         options: see `assemble`.
 
     Returns:
         uint32 [outputs, 64], POISON where nothing was written.
     """
-    assert len(inputs) <= _MAX_INPUTS
+    assert len(inputs) <= _MAX_INPUTS or not preload
     rows = np.zeros((max(len(inputs), 1), LANES), np.uint32)
     for row, values in zip(rows, inputs, strict=False):
         values = np.broadcast_to(values, LANES)
         row[:] = values.view(np.uint32) if values.dtype.itemsize == 4 else values
     out = np.full((outputs, LANES), POISON, np.uint32)
-    module = simulator.Module(assemble(body, inputs=len(inputs), **options))
+    module = simulator.Module(assemble(body, inputs=len(inputs) * preload, **options))
     tensors = [torch.from_numpy(array.view(np.int32)) for array in (rows, out)]
     if extra is not None:
         tensors.append(torch.from_numpy(extra))
