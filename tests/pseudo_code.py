@@ -644,7 +644,11 @@ def inverted(value: Value) -> Value:
 
 
 def follow(value, steps):
-    for step in steps:
+    for i, step in enumerate(steps):
+        if step[0] == "view" and steps[i + 1 :] and isinstance(value, Value):
+            following = steps[i + 1]
+            if following[0] != "view" and step[2] <= max(following[1:]) < value.bits:
+                continue  # S1.u32[63 : 32]: the suffix tells how the elements are read, not how many there are
         if isinstance(value, list):
             value = value[step[1]]
         elif step[0] == "view":
@@ -745,6 +749,10 @@ def locate(env, name, path, reading=False):
     return place
 
 
+def f32(value: float) -> Value:
+    return Value("f", 32, fp.rounded(Fraction(value), fp.FORMATS["f", 32]))
+
+
 def f64(value: float) -> Value:
     return Value("f", 64, fp.rounded(Fraction(value), fp.FORMATS["f", 64]))
 
@@ -754,6 +762,8 @@ SPECIALS = {
     "NAN": Value("f", 64, fp.FORMATS["f", 64].nan),
     "PI": f64(math.pi),
     "DENORM": Special("DENORM"),
+    "ROUND_NEAREST_EVEN": Value("u", 2, 0),
+    "ROUND_TOWARD_ZERO": Value("u", 2, 3),
     "UNDERFLOW_F32": Value("f", 32, 0),
     "UNDERFLOW_F64": Value("f", 64, 0),
     "OVERFLOW_F32": Value("f", 32, fp.FORMATS["f", 32].infinity),
@@ -912,7 +922,8 @@ def conversion(env, value, source, source_bits, target, bits):
     value = value.view(source, source_bits)
     if source in ("f", "bf"):
         if target in ("f", "bf"):
-            return to_float(value, target, bits, toward_zero=env.get("toward_zero", False))
+            toward_zero = "ROUND_MODE" in env and env["ROUND_MODE"].raw == 3
+            return to_float(value, target, bits, toward_zero=toward_zero)
         return Value(target, bits, fp.to_integer(value.raw, value.format(), bits, target == "i"))
     if target == "f":
         return number_to_float(value, "f", bits)

@@ -46,7 +46,7 @@ static void install(HandlerTable& table) {
   OP(V_CVT_F32_U32, float, (uint32_t a), return static_cast<float>(static_cast<double>(a)))
   OP(V_CVT_U32_F32, uint32_t, (float a), return to_u32(static_cast<double>(a)))
   OP(V_CVT_I32_F32, int32_t, (float a), return to_i32(static_cast<double>(a)))
-  OP(V_CVT_RPI_I32_F32, int32_t, (float a), return to_i32(__builtin_floor(static_cast<double>(a) + 0.5)))
+  OP(V_CVT_RPI_I32_F32, int32_t, (float a), return to_i32(static_cast<double>(__builtin_floorf(a + 0.5f))))
   OP(V_CVT_FLR_I32_F32, int32_t, (float a), return to_i32(__builtin_floor(static_cast<double>(a))))
   OP(V_CVT_I32_F64, int32_t, (double a), return to_i32(a))
   OP(V_CVT_U32_F64, uint32_t, (double a), return to_u32(a))

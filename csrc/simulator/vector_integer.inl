@@ -37,6 +37,14 @@ inline uint32_t sum_absolute_differences(uint32_t a, uint32_t b, uint32_t c, boo
   return c;
 }
 
+inline uint32_t sum_absolute_halves(uint32_t a, uint32_t b) {
+  const uint32_t al = a & 0xFFFF, bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
+  return (al > bl ? al - bl : bl - al) + (ah > bh ? ah - bh : bh - ah);
+}
+inline uint32_t saturated_sum(uint32_t a, uint32_t b) {
+  return a + b < a ? ~0u : a + b;
+}
+
 // Bytes of {a, b}, b lowest, as each selector byte of s says.
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
   uint32_t result = 0;
@@ -226,9 +234,7 @@ static void install(HandlerTable& table) {
   OP(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return (sum_absolute_differences(a, b, 0, false) << 16) + c)
   OP(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a > b ? a - b : b - a) + c)
-  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), const uint32_t al = a & 0xFFFF,
-     bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
-     return c + (al > bl ? al - bl : bl - al) + (ah > bh ? ah - bh : bh - ah))
+  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return sum_absolute_halves(a, b) + c)
   OP(V_LERP_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), uint32_t result = 0;
      for (int shift = 0; shift < 32; shift += 8) result |=
      ((a >> shift & 0xFF) + (b >> shift & 0xFF) + (c >> shift & 1)) >> 1 << shift;
@@ -254,6 +260,24 @@ static void install(HandlerTable& table) {
       return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b) + c), 0, kU32Max))
   SATURATING(V_MAD_I32_I24, int32_t, (uint32_t a, uint32_t b, int32_t c),
              return clamp_between<int32_t>(int64_t{sign24(a)} * sign24(b) + c, kI32Min, kI32Max))
+  SATURATING(V_MUL_U32_U24, uint32_t, (uint32_t a, uint32_t b),
+             return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b)), 0, kU32Max))
+  SATURATING(V_MUL_I32_I24, int32_t, (uint32_t a, uint32_t b),
+             return clamp_between<int32_t>(int64_t{sign24(a)} * sign24(b), kI32Min, kI32Max))
+  SATURATING(V_MAD_U32_U16, uint32_t, (uint16_t a, uint16_t b, uint32_t c),
+             return clamp_between<uint32_t>(int64_t{uint32_t{a} * b} + c, 0, kU32Max))
+  SATURATING(V_MAD_I32_I16, int32_t, (int16_t a, int16_t b, int32_t c),
+             return clamp_between<int32_t>(int64_t{a} * b + c, kI32Min, kI32Max))
+  SATURATING(V_SAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, false), c))
+  SATURATING(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, true), c))
+  SATURATING(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, false) << 16, c))
+  SATURATING(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_halves(a, b), c))
+  SATURATING(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(a > b ? a - b : b - a, c))
   SATURATING(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
              return clamp_between<uint16_t>(int64_t{a} * b + c, 0, 0xFFFF))
   SATURATING(V_MAD_I16, int16_t, (int16_t a, int16_t b, int16_t c),
