@@ -156,7 +156,7 @@ void accept_idle_clamps(HandlerTable& table) {
            Op::V_FREXP_EXP_I32_F64, Op::V_FREXP_EXP_I32_F32,  Op::V_FREXP_EXP_I16_F16,  Op::V_MIN3_I16,
            Op::V_MIN3_U16,          Op::V_MAX3_I16,           Op::V_MAX3_U16,           Op::V_MED3_I16,
            Op::V_MED3_U16,          Op::V_CVT_PKNORM_I16_F32, Op::V_CVT_PKNORM_U16_F32, Op::V_CVT_PKNORM_I16_F16,
-           Op::V_CVT_PKNORM_U16_F16,
+           Op::V_CVT_PKNORM_U16_F16, Op::V_CVT_NORM_I16_F16,    Op::V_CVT_NORM_U16_F16,
        })
     table.saturating[static_cast<size_t>(op)] = table[op];
 }

@@ -48,6 +48,33 @@ inline double fraction(double value) {
   return part < 0x1.fffffffffffffp-1 || part != part ? part : 0x1.fffffffffffffp-1;
 }
 
+// Product and sum, each rounded.
+inline Half mad_half(Half a, Half b, Half c) {
+  return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c));
+}
+
+// Which axis of a cube map's direction is the longest.
+enum class Axis { kX, kY, kZ };
+inline Axis major_axis(float x, float y, float z) {
+  const float ax = __builtin_fabsf(x), ay = __builtin_fabsf(y), az = __builtin_fabsf(z);
+  return az >= ax && az >= ay ? Axis::kZ : ay >= ax ? Axis::kY : Axis::kX;
+}
+inline float cube_face(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return axis == Axis::kZ ? (z < 0 ? 5.0f : 4.0f) : axis == Axis::kY ? (y < 0 ? 3.0f : 2.0f) : x < 0 ? 1.0f : 0.0f;
+}
+inline float cube_s(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return axis == Axis::kZ ? (z < 0 ? -x : x) : axis == Axis::kY ? x : x < 0 ? z : -z;
+}
+inline float cube_t(float x, float y, float z) {
+  return major_axis(x, y, z) == Axis::kY ? (y < 0 ? -z : z) : -y;
+}
+inline float cube_major(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return 2 * (axis == Axis::kZ ? z : axis == Axis::kY ? y : x);
+}
+
 inline float legacy_product(float a, float b) {
   return a == 0 || b == 0 ? 0.0f : a * b;
 }
@@ -103,6 +130,10 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F32, float, (float a), return __builtin_roundevenf(a))
   OP(V_FREXP_MANT_F32, float, (float a), return frexp_mantissa(a))
   OP(V_FREXP_EXP_I32_F32, int32_t, (float a), return frexp_exponent(a))
+  OP(V_CUBEID_F32, float, (float x, float y, float z), return cube_face(x, y, z))
+  OP(V_CUBESC_F32, float, (float x, float y, float z), return cube_s(x, y, z))
+  OP(V_CUBETC_F32, float, (float x, float y, float z), return cube_t(x, y, z))
+  OP(V_CUBEMA_F32, float, (float x, float y, float z), return cube_major(x, y, z))
   OP(V_DIV_FIXUP_F32, float, (float q, float d, float p), return fixup(q, d, p))
 
   OP(V_ADD_F64, double, (double a, double b), return canonical(a + b))
@@ -126,13 +157,12 @@ static void install(HandlerTable& table) {
   OP(V_SUBREV_F16, Half, (Half a, Half b), return canonical_half(to_float(b) - to_float(a)))
   OP(V_MUL_F16, Half, (Half a, Half b), return canonical_half(to_float(a) * to_float(b)))
   OP(V_FMA_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
-  OP(V_MAC_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
-  OP(V_MAD_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAC_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
+  OP(V_MAD_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
+  OP(V_MADMK_F16, Half, (Half a, Half k, Half b), return mad_half(a, k, b))
+  OP(V_MADAK_F16, Half, (Half a, Half b, Half k), return mad_half(a, b, k))
   OP(V_FMA_LEGACY_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
-  OP(V_MAD_LEGACY_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAD_LEGACY_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
   OP(V_MAX_F16, Half, (Half a, Half b), return to_half(maximum(to_float(a), to_float(b))))
   OP(V_MIN_F16, Half, (Half a, Half b), return to_half(minimum(to_float(a), to_float(b))))
   OP(V_MAX3_F16, Half, (Half a, Half b, Half c),

@@ -45,6 +45,34 @@ inline uint32_t saturated_sum(uint32_t a, uint32_t b) {
   return a + b < a ? ~0u : a + b;
 }
 
+// Four sums of absolute differences, of the four bytes of `b` with those of `a` from byte 0, 1, 2 and 3 on.
+struct FourSums {
+  uint32_t sum[4];
+};
+template <>
+struct Element<FourSums> {
+  static FourSums get(const uint32_t* row, int lane) {
+    return {{row[lane], row[kLanes + lane], row[2 * kLanes + lane], row[3 * kLanes + lane]}};
+  }
+  static void put(uint32_t* row, int lane, FourSums value) {
+    for (int i = 0; i < 4; ++i) row[i * kLanes + lane] = value.sum[i];
+  }
+};
+inline FourSums four_sums(uint64_t a, uint32_t b, FourSums c, bool masked) {
+  for (int i = 0; i < 4; ++i)
+    c.sum[i] = sum_absolute_differences(static_cast<uint32_t>(a >> 8 * i), b, c.sum[i], masked);
+  return c;
+}
+inline uint64_t four_packed_sums(uint64_t a, uint32_t b, uint64_t c, bool masked) {
+  uint64_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t start = static_cast<uint32_t>(c >> 16 * i & 0xFFFF);
+    const uint32_t sum = sum_absolute_differences(static_cast<uint32_t>(a >> 8 * i), b, start, masked);
+    result |= static_cast<uint64_t>(sum & 0xFFFF) << 16 * i;
+  }
+  return result;
+}
+
 // Bytes of {a, b}, b lowest, as each selector byte of s says.
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
   uint32_t result = 0;
@@ -231,6 +259,9 @@ static void install(HandlerTable& table) {
      return sum_absolute_differences(a, b, c, false))
   OP(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return sum_absolute_differences(a, b, c, true))
+  OP(V_QSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_packed_sums(a, b, c, false))
+  OP(V_MQSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_packed_sums(a, b, c, true))
+  OP(V_MQSAD_U32_U8, FourSums, (uint64_t a, uint32_t b, FourSums c), return four_sums(a, b, c, true))
   OP(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return (sum_absolute_differences(a, b, 0, false) << 16) + c)
   OP(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a > b ? a - b : b - a) + c)
