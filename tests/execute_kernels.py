@@ -4,6 +4,7 @@ A body finds its inputs in v10, v11, ... and the lane's number times 4 in v1; s[
 input's and the output's address. `store` writes a register as the next output row.
 """
 
+import contextlib
 import struct
 
 import numpy as np
@@ -16,6 +17,20 @@ LANES = 64
 POISON = 0xA5A5A5A5
 NAME = "kernel"
 _MAX_INPUTS = 16  # a 13-bit offset reaches no further
+
+
+_recordings: list[list[bytes]] = []
+
+
+@contextlib.contextmanager
+def recorded():
+    """A list of the code objects that `assemble` makes within."""
+    images: list[bytes] = []
+    _recordings.append(images)
+    try:
+        yield images
+    finally:
+        _recordings.remove(images)
 
 
 def store(*registers) -> str:
@@ -32,7 +47,7 @@ def assemble(
 ) -> bytes:
     """The code object of a kernel that loads `inputs` rows and then runs `body`."""
     loads = "\n".join(f"global_load_dword v{10 + i}, v1, s[4:5] offset:{256 * i}" for i in range(inputs))
-    return device_compiler.assemble(f"""
+    image = device_compiler.assemble(f"""
 .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
 .text
 .globl {NAME}
@@ -82,6 +97,9 @@ amdhsa.kernels:
 ...
 .end_amdgpu_metadata
 """)
+    for images in _recordings:
+        images.append(image)
+    return image
 
 
 def run(

@@ -3,11 +3,13 @@
 import pytest
 
 import conformance_memory as memory
+import oracles
 from liteattention_rocm import simulator
 
 IMPLEMENTED = {row["name"] for row in simulator.coverage() if row["implemented"]}
 CASES = memory.all_cases(IMPLEMENTED)
 MNEMONICS = sorted({case.row.mnemonic for case in CASES})
+oracles.declare("pseudo-code", MNEMONICS)
 CASES_PER_LAUNCH = 300
 
 

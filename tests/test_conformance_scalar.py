@@ -3,11 +3,14 @@
 import pytest
 
 import conformance_scalar as scalar
+import oracles
 from liteattention_rocm import simulator
 
 IMPLEMENTED = {row["name"] for row in simulator.coverage() if row["implemented"]}
 CASES = scalar.all_cases(IMPLEMENTED)
 MNEMONICS = sorted({case.row.mnemonic for case in CASES})
+
+oracles.declare("pseudo-code", MNEMONICS)
 
 
 @pytest.fixture(scope="module")
