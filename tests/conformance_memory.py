@@ -1,7 +1,7 @@
 """Loads, stores and atomics of LDS, global, flat, buffer and scratch memory against AMD's pseudo-code.
 
-Every lane works in a slot of its own; what the texts call MEM is that slot's surroundings, byte by byte. How an
-address is put together is this file's own knowledge: the texts leave it to functions such as CalcDsAddr.
+Every lane works in a slot of its own; what the texts call MEM is that slot's surroundings, byte by byte. How
+an address is put together is this file's own knowledge: the texts leave it to functions such as CalcDsAddr.
 """
 
 import re
@@ -14,7 +14,8 @@ import support_decode
 from conformance_tables import pseudo_code_of, text_of
 from conformance_vector import FULL, PARTIAL
 from execute_kernels import LANES, run, store
-from pseudo_code import Place, Value
+from pseudo_code import Place
+from pseudo_code_values import Value
 
 RANDOM = np.random.default_rng(23)
 SLOT = 32  # bytes a lane
@@ -26,7 +27,9 @@ FIRST = 20  # VGPR of the first row
 RESULT, READ_BACK = 200, 210
 
 # No text, or one of prose, or data that doesn't come from a slot.
-ELSEWHERE = re.compile(r"ds_(nop|swizzle|b?permute|gws|append|consume)|.*_lds_|buffer_(wbl2|inv)|.*_format_|.*addtid")
+ELSEWHERE = re.compile(
+    r"ds_(nop|swizzle|b?permute|gws|append|consume)|.*_lds_|buffer_(wbl2|inv)|.*_format_|.*addtid"
+)
 
 
 def float_rows(kind, pattern, edges):
@@ -44,14 +47,24 @@ def class_rows(name: str) -> list[np.ndarray]:
             pair = [RANDOM.integers(0, 1 << 32, LANES, dtype=np.uint64) for _ in range(2)]
             pair[0][:6] = RANDOM.permutation([0, 1, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x80])
         elif name == "f64":
-            edges = [0, 1 << 63, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8 << 48, 1, 0x7FEF_FFFF_FFFF_FFFF, 0x3FF0 << 48]
+            edges = [
+                0,
+                1 << 63,
+                0x7FF0 << 48,
+                0xFFF0 << 48,
+                0x7FF8 << 48,
+                1,
+                0x7FEF_FFFF_FFFF_FFFF,
+                0x3FF0 << 48,
+            ]
             wide = float_rows(np.float64, np.uint64, edges)
             pair = [wide & np.uint64(0xFFFFFFFF), wide >> np.uint64(32)]
         elif name == "f32":
             pair = [float_rows(np.float32, np.uint32, edges32) for _ in range(2)]
         elif name == "f16":
             pair = [
-                float_rows(np.float16, np.uint16, edges16) | float_rows(np.float16, np.uint16, edges16) << np.uint64(16)
+                float_rows(np.float16, np.uint16, edges16)
+                | float_rows(np.float16, np.uint16, edges16) << np.uint64(16)
                 for _ in range(2)
             ]
         else:  # bf16: upper halves of float32
@@ -95,7 +108,7 @@ class Case:
         kinds = self.row.operands
         if self.form == "DS" or self.form in ("FLAT", "GLOBAL", "SCRATCH"):
             return 0 if kinds[0] == "-" or not self.returns else support_decode.width(kinds[0])
-        return support_decode.width(kinds[0]) if self.loads or self.returns and self.atomic else 0
+        return support_decode.width(kinds[0]) if self.loads or (self.returns and self.atomic) else 0
 
     @property
     def atomic(self) -> bool:
@@ -120,7 +133,14 @@ def all_cases(implemented: set[str]) -> list[Case]:
             if form in ("DS", "FLAT", "GLOBAL", "SCRATCH", "MUBUF"):
                 both = form != "DS" and "atomic" in name
                 for variant in range(2):
-                    case = Case(row, form, "", len(found), PARTIAL if variant else FULL, returns=variant == 1 or not both)
+                    case = Case(
+                        row,
+                        form,
+                        "",
+                        len(found),
+                        PARTIAL if variant else FULL,
+                        returns=variant == 1 or not both,
+                    )
                     case.line = line_of(case, variant)
                     found.append(case)
     return found
@@ -166,7 +186,9 @@ def line_of(case: Case, variant: int) -> str:
 def kernel_body(cases: list[Case]) -> str:
     lines = []
     for i in range(16 * len(CLASSES)):
-        lines.append(f"global_load_dword v{FIRST + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0")
+        lines.append(
+            f"global_load_dword v{FIRST + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0"
+        )
     lines.append(
         "s_load_dwordx2 s[12:13], s[0:1], 0x10\n s_waitcnt vmcnt(0) lgkmcnt(0)\n"
         "v_lshlrev_b32 v2, 5, v0\n v_lshlrev_b32 v3, 2, v0\n v_lshlrev_b32 v6, 3, v0\n v_mov_b32 v9, 0\n"
@@ -185,11 +207,17 @@ def kernel_body(cases: list[Case]) -> str:
                 f"v_add_u32 v7, {REGION * case.number:#x}, v2\n v_mov_b32 v8, s13\n"
                 "v_add_co_u32 v4, vcc, s12, v7\n v_addc_co_u32 v5, vcc, 0, v8, vcc"
             )
-        old = row_register(case.kind, DATA) if case.form == "MUBUF" and case.atomic else row_register("int", DATA2)
+        old = (
+            row_register(case.kind, DATA)
+            if case.form == "MUBUF" and case.atomic
+            else row_register("int", DATA2)
+        )
         lines += [f"v_mov_b32 v{RESULT + i}, v{old + i}" for i in range(4)]
         lines.append("s_waitcnt vmcnt(0) lgkmcnt(0)")
         if case.exec != FULL:
-            lines += [f"s_mov_b32 exec_{n}, {case.exec >> s & 0xFFFFFFFF:#x}" for n, s in (("lo", 0), ("hi", 32))]
+            lines += [
+                f"s_mov_b32 exec_{n}, {case.exec >> s & 0xFFFFFFFF:#x}" for n, s in (("lo", 0), ("hi", 32))
+            ]
         lines.append(f"s_nop 4\n {case.line}\n s_waitcnt vmcnt(0) lgkmcnt(0)\n s_mov_b64 exec, -1\n s_nop 4")
         captured = [f"v{RESULT + i}" for i in range(4)]
         if case.form in ("DS", "SCRATCH"):
@@ -229,7 +257,13 @@ def execute(cases: list[Case]) -> list[tuple[np.ndarray, np.ndarray]]:
         case.number = number
     rows = [row.astype(np.uint32) for name in CLASSES for row in ROWS[name]]
     out = run(
-        kernel_body(cases), rows, sum(map(outputs, cases)), preload=False, extra=extra, lds=LDS_BYTES, scratch=SLOT
+        kernel_body(cases),
+        rows,
+        sum(map(outputs, cases)),
+        preload=False,
+        extra=extra,
+        lds=LDS_BYTES,
+        scratch=SLOT,
     )
     found, at = [], 0
     for case in cases:

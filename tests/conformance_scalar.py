@@ -12,11 +12,33 @@ import numpy as np
 import support_decode
 from conformance_tables import pseudo_code_of
 from execute_kernels import LANES, run, store
-from pseudo_code import Place, Value
+from pseudo_code import Place
+from pseudo_code_values import Value
 
 RANDOM = np.random.default_rng(17)
-EDGES = [0, 1, 2, 31, 32, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFF, 0x10000, 0x001F0003, 0x00200000, 0x00070010]
-SOURCE0, SOURCE1, TARGET, SCC_BIT, M0, EXEC = 0, 2, 4, 6, 7, 8  # input rows; of two dwords where they are 64 bits wide
+EDGES = [
+    0,
+    1,
+    2,
+    31,
+    32,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0xFFFF,
+    0x10000,
+    0x001F0003,
+    0x00200000,
+    0x00070010,
+]
+SOURCE0, SOURCE1, TARGET, SCC_BIT, M0, EXEC = (
+    0,
+    2,
+    4,
+    6,
+    7,
+    8,
+)  # input rows; of two dwords where they are 64 bits wide
 ROWS = 10
 OUTPUTS = 9  # s26 to s29, SCC, EXEC, M0, and 1 where the next instruction was reached
 PC = 0x1000
@@ -81,27 +103,34 @@ def all_cases(implemented: set[str]) -> list[Case]:
 def kernel_body(cases: list[Case]) -> str:
     lines = []
     for i in range(ROWS):
-        lines.append(f"global_load_dword v{32 + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0")
+        lines.append(
+            f"global_load_dword v{32 + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0"
+        )
     lines.append("s_waitcnt vmcnt(0)")
     for number, case in enumerate(cases):
         reads = [20, 21, 22, 23, 26, 27, 31, 33, 34, 35]
         lines.append(f"s_mov_b32 s60, 0\n.Lcase{number}:\n s_nop 4")
         lines += [f"v_readlane_b32 s{s}, v{32 + i}, s60" for i, s in enumerate(reads)]
         lines.append(
-            "s_nop 4\n s_mov_b32 s28, s22\n s_mov_b32 s29, s23\n s_mov_b32 m0, s33\n s_mov_b64 exec, s[34:35]\n"
-            f"s_mov_b32 s45, 0\n s_bitcmp1_b32 s31, 0\n s_nop 0\n {case.line}\n s_nop 0\n s_cselect_b32 s40, 1, 0\n"
+            "s_nop 4\n s_mov_b32 s28, s22\n s_mov_b32 s29, s23\n s_mov_b32 m0, s33\n"
+            "s_mov_b64 exec, s[34:35]\n s_mov_b32 s45, 0\n s_bitcmp1_b32 s31, 0\n s_nop 0\n"
+            f"{case.line}\n s_nop 0\n s_cselect_b32 s40, 1, 0\n"
             "s_mov_b32 s45, 1\n s_mov_b64 s[42:43], exec\n s_mov_b32 s44, m0\n s_mov_b32 m0, s60\n"
             "s_mov_b64 exec, -1\n s_nop 4"
         )
         for i, s in enumerate((26, 27, 28, 29, 40, 42, 43, 44, 45)):
             lines.append(f"v_writelane_b32 v{200 + i}, s{s}, m0")
-        lines.append(f"s_add_u32 s60, s60, 1\n s_cmp_lt_u32 s60, 64\n s_cbranch_scc1 .Lcase{number}\n s_nop 4")
+        lines.append(
+            f"s_add_u32 s60, s60, 1\n s_cmp_lt_u32 s60, 64\n s_cbranch_scc1 .Lcase{number}\n s_nop 4"
+        )
         lines.append(store(*(f"v{200 + i}" for i in range(OUTPUTS))))
     return "\n".join(lines)
 
 
 def execute(cases: list[Case]) -> list[np.ndarray]:
-    out = run(kernel_body(cases), [row.astype(np.uint32) for row in INPUTS], OUTPUTS * len(cases), preload=False)
+    out = run(
+        kernel_body(cases), [row.astype(np.uint32) for row in INPUTS], OUTPUTS * len(cases), preload=False
+    )
     return [out[OUTPUTS * i : OUTPUTS * (i + 1)] for i in range(len(cases))]
 
 
@@ -171,7 +200,9 @@ FIELDS = ["s26", "s27", "s28", "s29", "SCC", "EXEC low", "EXEC high", "M0", "rea
 def disagreements(case: Case, rows: np.ndarray) -> list[str]:
     found = []
     for lane in range(LANES):
-        for field, got, want in zip(FIELDS, (int(row[lane]) for row in rows), expected(case, lane), strict=True):
+        for field, got, want in zip(
+            FIELDS, (int(row[lane]) for row in rows), expected(case, lane), strict=True
+        ):
             if got != want:
                 operands = ", ".join(f"{int(row[lane]):#x}" for row in INPUTS[:7])
                 found.append(f"{case.line}: set {lane} ({operands}): {field} {got:#x}, expected {want:#x}")

@@ -1,4 +1,4 @@
-"""AMD's pseudo-code by mnemonic, from the tables of the tinygrad wheel, and what takes its place where it is coarse."""
+"""AMD's pseudo-code by mnemonic, from the tinygrad wheel, and what replaces it where it is coarse."""
 
 import functools
 import math
@@ -6,11 +6,12 @@ import math
 import numpy as np
 import torch
 
-import pseudo_code
-from pseudo_code import Value
-
 # pip's tinygrad, which holds the ISA document's texts as data.
 from tinygrad.runtime.autogen.amd.cdna.str_pcode import PCODE
+
+import floating_point as fp
+import pseudo_code
+from pseudo_code_values import Value, f32
 
 TEXTS = {key.name.lower(): text for key, text in PCODE.items()}
 # The document gives the texts of the unfused instructions in these encodings; gfx942 has the fused ones.
@@ -22,7 +23,7 @@ CONSTANTS = {
     "WAVE_MODE.IEEE": Value("u", 1, 1),
     "ROUND_MODE": Value("u", 2, 0),
     # The document prints the table: the operand as a signed 4-bit integer, over 16.
-    "CVT_OFF_TABLE": [pseudo_code.f32((i - 16 * (i > 7)) / 16) for i in range(16)],
+    "CVT_OFF_TABLE": [f32((i - 16 * (i > 7)) / 16) for i in range(16)],
     "given": ("CVT_OFF_TABLE",),
 }
 
@@ -126,7 +127,9 @@ APPROXIMATE = {
 }
 UNROUNDED = "adds one half, or takes the whole part off, in the operand's own precision, which isn't exact"
 EXPONENT = "reads the exponent field, which subnormal numbers and zero don't have"
-LAST_BIT = "the machine approximates it to about one unit in the last place, and takes float32 subnormals as zero"
+LAST_BIT = (
+    "the machine approximates it to about one unit in the last place, and takes float32 subnormals as zero"
+)
 
 # mnemonic -> (oracle, why the text is not the last word, program)
 REPLACED = {}
@@ -223,13 +226,13 @@ for _kind in SMALL:
 
 # Operands for which the text can't be right
 
-F32, F64 = (pseudo_code.fp.FORMATS["f", bits] for bits in (32, 64))
+F32, F64 = (fp.FORMATS["f", bits] for bits in (32, 64))
 
 
 def nan_estimate(form):
     def holds(env):
         quotient, *rest = (env[f"S{i}"].raw & ((1 << form.bits) - 1) for i in range(3))
-        return pseudo_code.fp.is_nan(quotient, form) and not any(pseudo_code.fp.is_nan(x, form) for x in rest)
+        return fp.is_nan(quotient, form) and not any(fp.is_nan(x, form) for x in rest)
 
     return holds
 
@@ -262,10 +265,22 @@ def scaled_quotient(env):
 
 # mnemonic -> (what is left out, why)
 UNSPECIFIED = {
-    "v_div_fixup_f32": (nan_estimate(F32), "a NaN estimate of an ordinary quotient, whose iteration overflowed"),
-    "v_div_fixup_f64": (nan_estimate(F64), "a NaN estimate of an ordinary quotient, whose iteration overflowed"),
-    "v_div_fmas_f32": (scaled_quotient, "scales by 2^32 what v_div_scale has scaled by 2^64; programs divide right"),
-    "v_div_fmas_f64": (scaled_quotient, "scales by 2^64 what v_div_scale has scaled by 2^128; programs divide right"),
+    "v_div_fixup_f32": (
+        nan_estimate(F32),
+        "a NaN estimate of an ordinary quotient, whose iteration overflowed",
+    ),
+    "v_div_fixup_f64": (
+        nan_estimate(F64),
+        "a NaN estimate of an ordinary quotient, whose iteration overflowed",
+    ),
+    "v_div_fmas_f32": (
+        scaled_quotient,
+        "scales by 2^32 what v_div_scale has scaled by 2^64; programs divide right",
+    ),
+    "v_div_fmas_f64": (
+        scaled_quotient,
+        "scales by 2^64 what v_div_scale has scaled by 2^128; programs divide right",
+    ),
     "v_cvt_sr_fp8_f32": (below_normal("fp8"), "results that are subnormal in the 8-bit format"),
     "v_cvt_sr_bf8_f32": (below_normal("bf8"), "results that are subnormal in the 8-bit format"),
     "v_div_scale_f32": (subnormal_reciprocal, "compares a reciprocal with the subnormal range of float64"),

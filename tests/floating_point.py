@@ -1,4 +1,4 @@
-"""Floating-point arithmetic on bit patterns, exact before one rounding: an oracle without a host's float unit.
+"""Floating-point arithmetic on bit patterns, exact before one rounding: an oracle without a host's unit.
 
 A format is described by its exponent and fraction bits; values are unsigned integers that hold the pattern.
 """
@@ -42,7 +42,12 @@ class Format:
         return self.infinity - 1
 
 
-FORMATS = {("f", 16): Format(5, 10), ("f", 32): Format(8, 23), ("f", 64): Format(11, 52), ("bf", 16): Format(8, 7)}
+FORMATS = {
+    ("f", 16): Format(5, 10),
+    ("f", 32): Format(8, 23),
+    ("f", 64): Format(11, 52),
+    ("bf", 16): Format(8, 7),
+}
 
 
 def is_nan(pattern: int, kind: Format) -> bool:
@@ -160,9 +165,7 @@ def divide(a: int, b: int, kind: Format) -> int:
 
 def fused(a: int, b: int, c: int, kind: Format) -> int:
     """a * b + c, rounded once."""
-    product_invalid = any(
-        is_infinite(x, kind) and y & ~kind.sign == 0 for x, y in ((a, b), (b, a))
-    )
+    product_invalid = any(is_infinite(x, kind) and y & ~kind.sign == 0 for x, y in ((a, b), (b, a)))
     if any(is_nan(x, kind) for x in (a, b, c)) or product_invalid:
         return _invalid_or_nan((a, b, c), kind)
     sign = (a ^ b) & kind.sign

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (one case of a table a line)
 """Instructions that concern the wave rather than a lane (moves between lanes, the program counter, scalar loads, hardware
 registers) against AMD's pseudo-code; and those that may change nothing."""
 
@@ -10,7 +11,8 @@ import oracles
 from conformance_memory import Memory
 from conformance_tables import pseudo_code_of
 from execute_kernels import LANES, POISON, run, store
-from pseudo_code import Place, Value
+from pseudo_code import Place
+from pseudo_code_values import Value
 
 RANDOM = np.random.default_rng(31)
 PARTIAL = 0xFFFF_7FFE_F0FF_DFF0
@@ -70,17 +72,22 @@ def test_moves_between_lanes_and_scalars():
     lanes = [0, 37, 63, 64 + 5, 0xFFFFFFC9]
     lines, expected = [], []
     for lane in lanes:
-        lines.append(f"s_mov_b32 s20, {lane:#x}\n s_nop 4\n v_readlane_b32 s21, v10, s20\n v_mov_b32 v20, s21\n {store('v20')}")
+        lines.append(
+            f"s_mov_b32 s20, {lane:#x}\n s_nop 4\n v_readlane_b32 s21, v10, s20\n v_mov_b32 v20, s21\n {store('v20')}"
+        )
         env = environment([row], SRC0=0, D0=0, S1=lane)
         pseudo_code_of("v_readlane_b32")[0](env)
         expected.append(np.full(LANES, env["D0"].raw))
-        lines.append(f"v_mov_b32 v20, v10\n s_mov_b32 m0, s20\n s_nop 4\n v_writelane_b32 v20, s21, m0\n {store('v20')}")
+        lines.append(
+            f"v_mov_b32 v20, v10\n s_mov_b32 m0, s20\n s_nop 4\n v_writelane_b32 v20, s21, m0\n {store('v20')}"
+        )
         env = environment([row], VDST=0, S0=env["D0"].raw, S1=lane)
         pseudo_code_of("v_writelane_b32")[0](env)
         expected.append(np.array([env["VGPR"].values[lane, 0] for lane in range(LANES)]))
     for mask in (PARTIAL, 0):
         lines.append(
-            (SET_EXEC if mask else "s_mov_b64 exec, 0") + f"\n s_nop 4\n v_readfirstlane_b32 s21, v10\n {ALL}\n"
+            (SET_EXEC if mask else "s_mov_b64 exec, 0")
+            + f"\n s_nop 4\n v_readfirstlane_b32 s21, v10\n {ALL}\n"
             f"v_mov_b32 v20, s21\n {store('v20')}"
         )
         env = environment([row], SRC0=0, D0=0)
@@ -97,7 +104,11 @@ def test_swap():
     result = run(body, [a, b], 2)
     program, _ = pseudo_code_of("v_swap_b32")
     for lane in range(LANES):
-        env = {"D0": Value("b", 32, int(a[lane])), "S0": Value("b", 32, int(b[lane])), "declared": {"D0", "S0"}}
+        env = {
+            "D0": Value("b", 32, int(a[lane])),
+            "S0": Value("b", 32, int(b[lane])),
+            "declared": {"D0", "S0"},
+        }
         if PARTIAL >> lane & 1:
             program(env)
         assert [int(row[lane]) for row in result] == [env["D0"].raw, env["S0"].raw]
@@ -119,12 +130,17 @@ def test_scalar_load(mnemonic, dwords, buffer):
     """The address is base + immediate + register, its two lowest bits ignored."""
     contents = RANDOM.integers(0, 256, 2048, dtype=np.uint8)
     kept = contents.copy()
-    body, expected = ["s_load_dwordx2 s[40:41], s[0:1], 0x10\n s_mov_b32 s42, 2048\n s_mov_b32 s43, 0x20000"], []
+    body, expected = (
+        ["s_load_dwordx2 s[40:41], s[0:1], 0x10\n s_mov_b32 s42, 2048\n s_mov_b32 s43, 0x20000"],
+        [],
+    )
     base = "s[40:43]" if buffer else "s[40:41]"
     target = "s64" if dwords == 1 else f"s[64:{63 + dwords}]"
     for immediate, register in itertools.product((0, 4, 0x35A), (None, 0, 64, 0x103)):
         text = f"s50 offset:{immediate:#x}" if register is not None else f"{immediate:#x}"
-        body.append(f"s_mov_b32 s50, {register or 0}\n s_waitcnt lgkmcnt(0)\n {mnemonic} {target}, {base}, {text}")
+        body.append(
+            f"s_mov_b32 s50, {register or 0}\n s_waitcnt lgkmcnt(0)\n {mnemonic} {target}, {base}, {text}"
+        )
         body.append("s_waitcnt lgkmcnt(0)")
         for i in range(dwords):
             body.append(f"v_mov_b32 v20, s{64 + i}\n {store('v20')}")
@@ -311,9 +327,31 @@ def test_relative_addressing_mode():
 
 
 NO_EFFECT = [
-    *("s_nop 3", "s_sleep 1", "s_setprio 2", "s_wakeup", "s_icache_inv", "s_incperflevel 1", "s_decperflevel 1"),
-    *("s_ttracedata", "s_dcache_inv", "s_dcache_wb", "s_dcache_inv_vol", "s_dcache_wb_vol", "buffer_wbl2 sc1"),
-    *("buffer_inv sc1", "ds_nop", "v_nop", "s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)", "s_barrier", "s_sethalt 0"),
+    *(
+        "s_nop 3",
+        "s_sleep 1",
+        "s_setprio 2",
+        "s_wakeup",
+        "s_icache_inv",
+        "s_incperflevel 1",
+        "s_decperflevel 1",
+    ),
+    *(
+        "s_ttracedata",
+        "s_dcache_inv",
+        "s_dcache_wb",
+        "s_dcache_inv_vol",
+        "s_dcache_wb_vol",
+        "buffer_wbl2 sc1",
+    ),
+    *(
+        "buffer_inv sc1",
+        "ds_nop",
+        "v_nop",
+        "s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)",
+        "s_barrier",
+        "s_sethalt 0",
+    ),
     "s_sendmsg sendmsg(MSG_SAVEWAVE)",
 ]
 NO_EFFECT[-1] = "s_sendmsg 3"  # gives back vector registers that the wave no longer needs
@@ -323,7 +361,7 @@ oracles.declare("unchanged state", [line.split()[0] for line in NO_EFFECT])
 @pytest.mark.parametrize("line", NO_EFFECT)
 def test_changes_nothing(line):
     rows = random_rows(3)
-    scalars = [s for s in range(20, 100)]
+    scalars = list(range(20, 100))
     mask = 0xDEAD_BEEF_0123_4567
     body = [f"s_mov_b32 s{s}, {0x1000 + 77 * s:#x}" for s in scalars]
     body.append(f"""
@@ -349,7 +387,9 @@ def test_changes_nothing(line):
     body.append(store("v10", "v11", "v12", "v13"))
     result = run("\n".join(body), rows, len(names) + 4, lds=256)
     expected = {f"s{s}": 0x1000 + 77 * s for s in scalars}
-    expected.update(s20=1, s22=mask >> 32, s23=0xFFFFFFFF, vcc_lo=mask & 0xFFFFFFFF, vcc_hi=mask >> 32, m0=0x4321)
+    expected.update(
+        s20=1, s22=mask >> 32, s23=0xFFFFFFFF, vcc_lo=mask & 0xFFFFFFFF, vcc_hi=mask >> 32, m0=0x4321
+    )
     assert {name: int(row[0]) for name, row in zip(names, result, strict=False)} == expected
     np.testing.assert_array_equal(result[len(names) :], [*rows, rows[2]])
 

@@ -49,7 +49,8 @@ uint32_t scaled_half(uint32_t half, unsigned omod) {
   if (magnitude < 0x1p-14f) return 0;
   if (magnitude >= 65536.0f) return (half & 0x8000) | 0x7C00;
   const int exponent = std::ilogb(magnitude);
-  const auto significand = static_cast<uint32_t>(std::ldexp(magnitude, 10 - exponent));  // leading one included
+  const auto significand =
+      static_cast<uint32_t>(std::ldexp(magnitude, 10 - exponent));  // leading one included
   return (half & 0x8000) | ((static_cast<uint32_t>(exponent + 14) << 10) + significand);
 }
 
@@ -151,12 +152,14 @@ void accept_idle_clamps(HandlerTable& table) {
     if (name.substr(0, 5) == "v_cmp") table.saturating[i] = table.plain[i];
   }
   for (const Op op : {
-           Op::V_CVT_I32_F64,       Op::V_CVT_U32_F32,        Op::V_CVT_I32_F32,        Op::V_CVT_RPI_I32_F32,
-           Op::V_CVT_FLR_I32_F32,   Op::V_CVT_U32_F64,        Op::V_CVT_U16_F16,        Op::V_CVT_I16_F16,
-           Op::V_FREXP_EXP_I32_F64, Op::V_FREXP_EXP_I32_F32,  Op::V_FREXP_EXP_I16_F16,  Op::V_MIN3_I16,
-           Op::V_MIN3_U16,          Op::V_MAX3_I16,           Op::V_MAX3_U16,           Op::V_MED3_I16,
-           Op::V_MED3_U16,          Op::V_CVT_PKNORM_I16_F32, Op::V_CVT_PKNORM_U16_F32, Op::V_CVT_PKNORM_I16_F16,
-           Op::V_CVT_PKNORM_U16_F16, Op::V_CVT_NORM_I16_F16,    Op::V_CVT_NORM_U16_F16,
+           Op::V_CVT_I32_F64,        Op::V_CVT_U32_F32,        Op::V_CVT_I32_F32,
+           Op::V_CVT_RPI_I32_F32,    Op::V_CVT_FLR_I32_F32,    Op::V_CVT_U32_F64,
+           Op::V_CVT_U16_F16,        Op::V_CVT_I16_F16,        Op::V_FREXP_EXP_I32_F64,
+           Op::V_FREXP_EXP_I32_F32,  Op::V_FREXP_EXP_I16_F16,  Op::V_MIN3_I16,
+           Op::V_MIN3_U16,           Op::V_MAX3_I16,           Op::V_MAX3_U16,
+           Op::V_MED3_I16,           Op::V_MED3_U16,           Op::V_CVT_PKNORM_I16_F32,
+           Op::V_CVT_PKNORM_U16_F32, Op::V_CVT_PKNORM_I16_F16, Op::V_CVT_PKNORM_U16_F16,
+           Op::V_CVT_NORM_I16_F16,   Op::V_CVT_NORM_U16_F16,
        })
     table.saturating[static_cast<size_t>(op)] = table[op];
 }

@@ -61,7 +61,10 @@ inline Axis major_axis(float x, float y, float z) {
 }
 inline float cube_face(float x, float y, float z) {
   const Axis axis = major_axis(x, y, z);
-  return axis == Axis::kZ ? (z < 0 ? 5.0f : 4.0f) : axis == Axis::kY ? (y < 0 ? 3.0f : 2.0f) : x < 0 ? 1.0f : 0.0f;
+  return axis == Axis::kZ   ? (z < 0 ? 5.0f : 4.0f)
+         : axis == Axis::kY ? (y < 0 ? 3.0f : 2.0f)
+         : x < 0            ? 1.0f
+                            : 0.0f;
 }
 inline float cube_s(float x, float y, float z) {
   const Axis axis = major_axis(x, y, z);
@@ -180,8 +183,6 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F16, Half, (Half a), return to_half(__builtin_roundevenf(to_float(a))))
   OP(V_FREXP_MANT_F16, Half, (Half a), return to_half(frexp_mantissa(to_float(a))))
   OP(V_FREXP_EXP_I16_F16, int16_t, (Half a), return static_cast<int16_t>(frexp_exponent(to_float(a))))
-  OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p),
-     return fixup(q, d, p))
-  OP(V_DIV_FIXUP_LEGACY_F16, Half, (Half q, Half d, Half p),
-     return fixup(q, d, p))
+  OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p), return fixup(q, d, p))
+  OP(V_DIV_FIXUP_LEGACY_F16, Half, (Half q, Half d, Half p), return fixup(q, d, p))
 }

@@ -259,8 +259,10 @@ static void install(HandlerTable& table) {
      return sum_absolute_differences(a, b, c, false))
   OP(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return sum_absolute_differences(a, b, c, true))
-  OP(V_QSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_packed_sums(a, b, c, false))
-  OP(V_MQSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return four_packed_sums(a, b, c, true))
+  OP(V_QSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c),
+     return four_packed_sums(a, b, c, false))
+  OP(V_MQSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c),
+     return four_packed_sums(a, b, c, true))
   OP(V_MQSAD_U32_U8, FourSums, (uint64_t a, uint32_t b, FourSums c), return four_sums(a, b, c, true))
   OP(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return (sum_absolute_differences(a, b, 0, false) << 16) + c)
