@@ -16,17 +16,15 @@ def add_options(parser) -> None:
 def instructions() -> list[dict]:
     """Every decoded instruction: name, encodings, implemented, oracle, refused.
 
-    `oracle` names what its results are compared with in the tests; `refused` lists the forms and circumstances
-    in which it is an error although the mnemonic executes. Both come from oracles.txt, which a test compares
+    `oracle` names what the tests compare its results with; `refused` lists the forms and circumstances in
+    which it is an error although the mnemonic executes. Both come from oracles.txt, which a test compares
     with what the tests do.
 
     Raises:
         RuntimeError: oracles.txt and the simulator disagree about which instructions there are.
     """
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    known = {
-        name: (oracle, refused) for name, oracle, refused in (line + [""] * (3 - len(line)) for line in lines)
-    }
+    known = {line[0]: (line[1], line[2] if len(line) > 2 else "") for line in lines}
     rows = sorted(simulator.coverage(), key=lambda row: row["name"])
     if known.keys() != {row["name"] for row in rows}:
         differing = sorted(known.keys() ^ {row["name"] for row in rows})
