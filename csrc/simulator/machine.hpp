@@ -170,5 +170,7 @@ void forget_executed_addresses();
 
 // Mnemonics that the executor implements, for the coverage command.
 bool is_implemented(Op op);
+// Whether the executor takes the instruction that `code` begins with in the very form it has there.
+bool is_executed(const uint8_t* code, uint64_t bytes);
 
 }  // namespace gfx942
