@@ -1,0 +1,335 @@
+R"(
+// Registers. Vectors in fours where MFMAs use them.
+.set O, 0            // O[q][d] at O + 32 q + 4 d
+.set Q, 96           // Q[q][step] at Q + 16 q + 4 step
+.set S, 144          // S[q][t] at S + 16 q + 4 t; P takes the first two of the four
+.set STAGED, 192     // rows on their way from memory to LDS
+.set RING, 208       // fragments on their way from LDS to the matrix pipe
+.set T, RING         // outside the matrix phase: temporaries
+.set M, 228          // running maximum of the scores
+.set NEGM, 231       // reference exponent, negated
+.set SUM, 234
+.set READ_V, 237
+.set READ_K, 238     // even and odd steps
+.set DEPOSIT, 240
+.set OFFSET, 241
+.set GROUP4, 242
+.set SWAP, 243
+.set ROW, 244
+
+.set BUFFER, 36      // s[36:39]
+.set ROW_BYTES, 40
+.set STEP_BYTES, 41
+.set ROW_STEP, 42
+.set REMAINING, 43   // kv rows from this tile on
+.set SECOND, 44
+.set SCALE, 45
+.set TILE_BYTES, 46
+.set ROWS, 47
+.set TMP, 48
+.set ULP, 49
+.set LOW, 50
+.set HIGH, 51
+.set ROUND, 52
+.set RISES, 54
+
+.macro mma c, a, b
+  v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
+.endm
+.macro mma_first c, a, b
+  v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], 0
+.endm
+
+// ---- matrix phase: steps 0..15 are O += V P, steps 16..31 are S = K Q
+.macro read_fragment step
+  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .if (\step) < 16
+    ds_read_b128 v[slot:slot+3], v[READ_V] offset:1024*(\step)
+  .else
+    ds_read_b128 v[slot:slot+3], v[READ_K+((\step)&1)] offset:1024*((\step)-16)
+  .endif
+.endm
+
+.macro multiply step
+  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .if (\step) < 16
+    .irp q, 0, 1, 2
+      mma O+32*\q+8*((\step)&3), slot, S+16*\q+4*((\step)/4)
+    .endr
+    .irp q, 0, 1, 2
+      mma O+32*\q+8*((\step)&3)+4, slot+2, S+16*\q+4*((\step)/4)
+    .endr
+  .else
+    .irp q, 0, 1, 2
+      .if ((\step)&3) == 0
+        mma_first S+16*\q+((\step)-16), slot, Q+16*\q
+      .else
+        mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
+      .endif
+    .endr
+    .irp q, 0, 1, 2
+      mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
+    .endr
+  .endif
+.endm
+
+.macro read_ahead first
+  .irp i, 0, 1, 2, 3
+    read_fragment \first+\i
+  .endr
+.endm
+
+.macro multiply_steps first, last
+  .set step, \first
+  .rept \last-\first
+    .if step + 4 <= \last
+      read_fragment step+4
+      s_waitcnt lgkmcnt(4)
+    .else
+      s_waitcnt lgkmcnt(\last-step)
+    .endif
+    multiply step
+    .set step, step+1
+  .endr
+  s_waitcnt lgkmcnt(0)
+.endm
+
+// ---- stream
+.macro fetch remaining
+  s_min_i32 s[ROWS], s[\remaining], 64
+  s_sub_i32 s[TMP], s[ROWS], 1
+  s_mul_i32 s[TMP], s[TMP], s[ROW_BYTES]
+  s_add_u32 s[BUFFER+2], s[TMP], 256
+  v_add_u32 v[T], s[STEP_BYTES], v[OFFSET]
+  v_add_u32 v[T+1], s[STEP_BYTES], v[T]
+  v_add_u32 v[T+2], s[STEP_BYTES], v[T+1]
+  v_mov_b32 v[T+3], v[OFFSET]
+  s_cmp_ge_i32 s[ROWS], 64
+  s_cbranch_scc1 1f
+  v_mov_b32 v[T+4], 0x80000000
+  s_mov_b32 s[TMP], s[ROWS]
+  .irp i, 3, 0, 1, 2
+    v_cmp_gt_i32 vcc, s[TMP], v[ROW]
+    s_sub_i32 s[TMP], s[TMP], s[ROW_STEP]
+    v_cndmask_b32 v[T+\i], v[T+4], v[T+\i], vcc
+  .endr
+1:
+  buffer_load_dwordx4 v[STAGED:STAGED+3], v[T+3], s[BUFFER:BUFFER+3], 0 offen
+  buffer_load_dwordx4 v[STAGED+4:STAGED+7], v[T], s[BUFFER:BUFFER+3], 0 offen
+  buffer_load_dwordx4 v[STAGED+8:STAGED+11], v[T+1], s[BUFFER:BUFFER+3], 0 offen
+  buffer_load_dwordx4 v[STAGED+12:STAGED+15], v[T+2], s[BUFFER:BUFFER+3], 0 offen
+  s_add_u32 s[BUFFER], s[BUFFER], s[TILE_BYTES]
+  s_addc_u32 s[BUFFER+1], s[BUFFER+1], 0
+.endm
+
+.macro deposit
+  s_waitcnt vmcnt(0)
+  s_cmp_lg_u32 s[SECOND], 0
+  s_cbranch_scc1 1f
+  .irp i, 0, 1, 2, 3
+    ds_write_b128 v[DEPOSIT], v[STAGED+4*\i:STAGED+4*\i+3] offset:4096*\i
+  .endr
+  s_branch 2f
+1:
+  .irp i, 0, 1, 2, 3
+    v_perm_b32 v[T+4*\i], v[STAGED+4+\i], v[STAGED+\i], s[LOW]
+    v_perm_b32 v[T+4*\i+1], v[STAGED+12+\i], v[STAGED+8+\i], s[LOW]
+    v_perm_b32 v[T+4*\i+2], v[STAGED+4+\i], v[STAGED+\i], s[HIGH]
+    v_perm_b32 v[T+4*\i+3], v[STAGED+12+\i], v[STAGED+8+\i], s[HIGH]
+    ds_write_b128 v[DEPOSIT], v[T+4*\i:T+4*\i+3] offset:1024*\i
+  .endr
+2:
+  v_xor_b32 v[DEPOSIT], 0x4000, v[DEPOSIT]
+.endm
+
+// ---- softmax
+.macro mask
+  v_mov_b32 v[T], 0xff800000
+  .set i, 0
+  .rept 16
+    s_sub_i32 s[TMP], s[REMAINING], 16*(i/4)+(i&3)
+    v_cmp_gt_i32 vcc, s[TMP], v[GROUP4]
+    .irp q, 0, 1, 2
+      v_cndmask_b32 v[S+16*\q+i], v[T], v[S+16*\q+i], vcc
+    .endr
+    .set i, i+1
+  .endr
+.endm
+
+.macro raise
+  .irp q, 0, 1, 2
+    ds_swizzle_b32 v[T+4+\q], v[T+\q] offset:0x401F
+  .endr
+  s_waitcnt lgkmcnt(0)
+  .irp q, 0, 1, 2
+    v_max_f32 v[T+\q], v[T+\q], v[T+4+\q]
+  .endr
+  .irp q, 0, 1, 2
+    ds_bpermute_b32 v[T+4+\q], v[SWAP], v[T+\q]
+  .endr
+  s_waitcnt lgkmcnt(0)
+  .irp q, 0, 1, 2
+    v_max_f32 v[M+\q], v[T+\q], v[T+4+\q]
+    v_mul_f32 v[T+8+\q], s[SCALE], v[M+\q]
+    v_max_f32 v[T+8+\q], 0xff000000, v[T+8+\q]
+    v_fma_f32 v[T+\q], |v[T+8+\q]|, s[ULP], -v[T+8+\q]
+    v_sub_f32 v[T+8+\q], v[T+\q], v[NEGM+\q]
+    v_mov_b32 v[NEGM+\q], v[T+\q]
+  .endr
+  .irp q, 0, 1, 2
+    v_exp_f32 v[T+8+\q], v[T+8+\q]
+  .endr
+  s_nop 0
+  .irp q, 0, 1, 2
+    v_mul_f32 v[SUM+\q], v[T+8+\q], v[SUM+\q]
+    .set i, 0
+    .rept 32
+      v_mul_f32 v[O+32*\q+i], v[T+8+\q], v[O+32*\q+i]
+      .set i, i+1
+    .endr
+  .endr
+.endm
+
+.macro probabilities
+  .irp q, 0, 1, 2
+    .set i, 0
+    .rept 16
+      v_fma_f32 v[S+16*\q+i], v[S+16*\q+i], s[SCALE], v[NEGM+\q]
+      .set i, i+1
+    .endr
+  .endr
+  .set i, 0
+  .rept 48
+    v_exp_f32 v[S+i], v[S+i] clamp
+    .set i, i+1
+  .endr
+  .set i, 0
+  .rept 16
+    .irp q, 0, 1, 2
+      v_add_f32 v[SUM+\q], v[SUM+\q], v[S+16*\q+i]
+    .endr
+    .set i, i+1
+  .endr
+.endm
+
+.macro round x, tmp
+  .if %[mode] == 0
+    v_bfe_u32 v[\tmp], v[\x], 16, 1
+    v_add3_u32 v[\x], v[\x], v[\tmp], s[ROUND]
+  .elseif %[mode] == 1
+    v_add_u32 v[\x], s[ROUND], v[\x]
+  .endif
+.endm
+
+.macro pack
+  .set i, 0
+  .rept 12
+    .irp r, 0, 1, 2, 3
+      round S+4*i+\r, T+16+\r
+    .endr
+    v_perm_b32 v[S+4*i], v[S+4*i+1], v[S+4*i], s[HIGH]
+    v_perm_b32 v[S+4*i+1], v[S+4*i+3], v[S+4*i+2], s[HIGH]
+    .set i, i+1
+  .endr
+.endm
+
+// ==== program
+  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0
+  s_mov_b32 s[BUFFER+3], 0x00020000
+  s_lshl_b32 s[TILE_BYTES], s[ROW_BYTES], 6
+  s_mov_b32 s[ULP], 0x34000000
+  s_mov_b32 s[LOW], 0x05040100
+  s_mov_b32 s[HIGH], 0x07060302
+  .if %[mode] == 0
+    s_movk_i32 s[ROUND], 0x7fff
+  .elseif %[mode] == 1
+    s_mov_b32 s[ROUND], 0x8000
+  .endif
+  .set i, 0
+  .rept 96
+    v_mov_b32 v[O+i], 0
+    .set i, i+1
+  .endr
+  .irp q, 0, 1, 2
+    v_mov_b32 v[M+\q], 0xff7fffff
+    v_mov_b32 v[NEGM+\q], 0x7f000000
+    v_mov_b32 v[SUM+\q], 0
+  .endr
+  fetch REMAINING
+  deposit
+  s_sub_i32 s[RISES], s[REMAINING], 64
+  s_cmp_le_i32 s[RISES], 0
+  s_cbranch_scc1 3f
+  fetch RISES
+3:
+  s_waitcnt lgkmcnt(0)
+  s_barrier
+  s_cmp_eq_u32 s[SECOND], 0
+  s_cbranch_scc1 3f
+  s_barrier
+3:
+  s_setprio 1
+  read_ahead 16
+  multiply_steps 16, 31
+
+4:
+  s_barrier
+  multiply 31
+
+  s_setprio 0
+  s_cmp_le_i32 s[REMAINING], 64
+  s_cbranch_scc1 5f
+  deposit
+  s_sub_i32 s[RISES], s[REMAINING], 128
+  s_cmp_le_i32 s[RISES], 0
+  s_cbranch_scc1 5f
+  fetch RISES
+5:
+  v_xor_b32 v[READ_V], 0x4000, v[READ_V]
+  v_xor_b32 v[READ_K], 0x4000, v[READ_K]
+  v_xor_b32 v[READ_K+1], 0x4000, v[READ_K+1]
+  s_nop 7
+  s_cmp_ge_i32 s[REMAINING], 64
+  s_cbranch_scc1 6f
+  mask
+6:
+  .irp q, 0, 1, 2
+    v_max3_f32 v[T+\q], v[M+\q], v[S+16*\q], v[S+16*\q+1]
+    .set i, 2
+    .rept 7
+      v_max3_f32 v[T+\q], v[T+\q], v[S+16*\q+i], v[S+16*\q+i+1]
+      .set i, i+2
+    .endr
+  .endr
+  v_cmp_gt_f32 s[RISES:RISES+1], v[T], v[M]
+  v_cmp_gt_f32 vcc, v[T+1], v[M+1]
+  s_or_b64 s[RISES:RISES+1], s[RISES:RISES+1], vcc
+  v_cmp_gt_f32 vcc, v[T+2], v[M+2]
+  s_or_b64 s[RISES:RISES+1], s[RISES:RISES+1], vcc
+  s_cbranch_scc0 7f
+  raise
+7:
+  probabilities
+  pack
+  read_ahead 0
+  s_sub_i32 s[REMAINING], s[REMAINING], 64
+  s_cmp_le_i32 s[REMAINING], 0
+  s_cbranch_scc1 8f
+  s_waitcnt lgkmcnt(4)
+  s_barrier
+  s_setprio 1
+  multiply_steps 0, 31
+  s_branch 4b
+
+8:
+  s_cmp_lg_u32 s[SECOND], 0
+  s_cbranch_scc1 9f
+  s_barrier
+9:
+  multiply_steps 0, 15
+  multiply 15
+  s_nop 7
+.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, deposit, mask, raise, probabilities, round, pack
+  .purgem \name
+.endr
+)"
