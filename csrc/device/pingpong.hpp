@@ -130,7 +130,7 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
         "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row),
         "{s40}"(row_bytes), "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
         "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
-      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55",
+      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55", "s56", "s57", "s58", "s59", "v245", "v246", "v247",
         "v144", "v145", "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20),
         V10(21), V10(22), "v230");
 

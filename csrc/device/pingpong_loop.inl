@@ -16,6 +16,7 @@ R"(
 .set GROUP4, 242
 .set SWAP, 243
 .set ROW, 244
+.set X, 245          // results of cross-lane exchange
 
 .set BUFFER, 36      // s[36:39]
 .set ROW_BYTES, 40
@@ -31,7 +32,7 @@ R"(
 .set LOW, 50
 .set HIGH, 51
 .set ROUND, 52
-.set RISES, 54
+.set RISES, 54       // s[54:59]: per query tile, the lanes whose maximum rose
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -95,29 +96,30 @@ R"(
 .endm
 
 // ---- stream
-.macro fetch remaining
-  s_min_i32 s[ROWS], s[\remaining], 64
+// Fetches the rows of a tile that has s[ROWS] rows left, of which up to 64 are taken; none is none.
+.macro fetch
+  s_min_i32 s[ROWS], s[ROWS], 64
   s_sub_i32 s[TMP], s[ROWS], 1
   s_mul_i32 s[TMP], s[TMP], s[ROW_BYTES]
-  s_add_u32 s[BUFFER+2], s[TMP], 256
-  v_add_u32 v[T], s[STEP_BYTES], v[OFFSET]
-  v_add_u32 v[T+1], s[STEP_BYTES], v[T]
+  s_add_u32 s[TMP], s[TMP], 256
+  s_cmp_gt_i32 s[ROWS], 0
+  s_cselect_b32 s[BUFFER+2], s[TMP], 0
+  v_mov_b32 v[T], v[OFFSET]
+  v_add_u32 v[T+1], s[STEP_BYTES], v[OFFSET]
   v_add_u32 v[T+2], s[STEP_BYTES], v[T+1]
-  v_mov_b32 v[T+3], v[OFFSET]
-  s_cmp_ge_i32 s[ROWS], 64
-  s_cbranch_scc1 1f
+  v_add_u32 v[T+3], s[STEP_BYTES], v[T+2]
+  s_cmp_lt_i32 s[ROWS], 64
+  s_cbranch_scc0 1f
   v_mov_b32 v[T+4], 0x80000000
-  s_mov_b32 s[TMP], s[ROWS]
-  .irp i, 3, 0, 1, 2
-    v_cmp_gt_i32 vcc, s[TMP], v[ROW]
-    s_sub_i32 s[TMP], s[TMP], s[ROW_STEP]
+  .irp i, 0, 1, 2, 3
+    v_cmp_gt_i32 vcc, s[ROWS], v[ROW]
+    s_sub_i32 s[ROWS], s[ROWS], s[ROW_STEP]
     v_cndmask_b32 v[T+\i], v[T+4], v[T+\i], vcc
   .endr
 1:
-  buffer_load_dwordx4 v[STAGED:STAGED+3], v[T+3], s[BUFFER:BUFFER+3], 0 offen
-  buffer_load_dwordx4 v[STAGED+4:STAGED+7], v[T], s[BUFFER:BUFFER+3], 0 offen
-  buffer_load_dwordx4 v[STAGED+8:STAGED+11], v[T+1], s[BUFFER:BUFFER+3], 0 offen
-  buffer_load_dwordx4 v[STAGED+12:STAGED+15], v[T+2], s[BUFFER:BUFFER+3], 0 offen
+  .irp i, 0, 1, 2, 3
+    buffer_load_dwordx4 v[STAGED+4*\i:STAGED+4*\i+3], v[T+\i], s[BUFFER:BUFFER+3], 0 offen
+  .endr
   s_add_u32 s[BUFFER], s[BUFFER], s[TILE_BYTES]
   s_addc_u32 s[BUFFER+1], s[BUFFER+1], 0
 .endm
@@ -156,20 +158,35 @@ R"(
   .endr
 .endm
 
+.macro lane_maximum
+  .irp q, 0, 1, 2
+    v_max3_f32 v[X+\q], v[S+16*\q], v[S+16*\q+1], v[S+16*\q+2]
+    .set i, 3
+    .rept 6
+      v_max3_f32 v[X+\q], v[X+\q], v[S+16*\q+i], v[S+16*\q+i+1]
+      .set i, i+2
+    .endr
+  .endr
+  .irp q, 0, 1, 2
+    v_max3_f32 v[T+16+\q], v[X+\q], v[S+16*\q+15], v[M+\q]
+  .endr
+  .irp q, 0, 1, 2
+    ds_swizzle_b32 v[X+\q], v[T+16+\q] offset:0x401F
+  .endr
+.endm
+
+.macro half_maximum
+  .irp q, 0, 1, 2
+    v_max_f32 v[T+16+\q], v[T+16+\q], v[X+\q]
+  .endr
+  .irp q, 0, 1, 2
+    ds_bpermute_b32 v[X+\q], v[SWAP], v[T+16+\q]
+  .endr
+.endm
+
 .macro raise
   .irp q, 0, 1, 2
-    ds_swizzle_b32 v[T+4+\q], v[T+\q] offset:0x401F
-  .endr
-  s_waitcnt lgkmcnt(0)
-  .irp q, 0, 1, 2
-    v_max_f32 v[T+\q], v[T+\q], v[T+4+\q]
-  .endr
-  .irp q, 0, 1, 2
-    ds_bpermute_b32 v[T+4+\q], v[SWAP], v[T+\q]
-  .endr
-  s_waitcnt lgkmcnt(0)
-  .irp q, 0, 1, 2
-    v_max_f32 v[M+\q], v[T+\q], v[T+4+\q]
+    v_mov_b32 v[M+\q], v[X+\q]
     v_mul_f32 v[T+8+\q], s[SCALE], v[M+\q]
     v_max_f32 v[T+8+\q], 0xff000000, v[T+8+\q]
     v_fma_f32 v[T+\q], |v[T+8+\q]|, s[ULP], -v[T+8+\q]
@@ -179,14 +196,16 @@ R"(
   .irp q, 0, 1, 2
     v_exp_f32 v[T+8+\q], v[T+8+\q]
   .endr
-  s_nop 0
   .irp q, 0, 1, 2
+    s_cmp_lg_u64 s[RISES+2*\q:RISES+2*\q+1], 0
+    s_cbranch_scc0 1f
     v_mul_f32 v[SUM+\q], v[T+8+\q], v[SUM+\q]
     .set i, 0
     .rept 32
       v_mul_f32 v[O+32*\q+i], v[T+8+\q], v[O+32*\q+i]
       .set i, i+1
     .endr
+1:
   .endr
 .endm
 
@@ -255,13 +274,11 @@ R"(
     v_mov_b32 v[NEGM+\q], 0x7f000000
     v_mov_b32 v[SUM+\q], 0
   .endr
-  fetch REMAINING
+  s_mov_b32 s[ROWS], s[REMAINING]
+  fetch
   deposit
-  s_sub_i32 s[RISES], s[REMAINING], 64
-  s_cmp_le_i32 s[RISES], 0
-  s_cbranch_scc1 3f
-  fetch RISES
-3:
+  s_sub_i32 s[ROWS], s[REMAINING], 64
+  fetch
   s_waitcnt lgkmcnt(0)
   s_barrier
   s_cmp_eq_u32 s[SECOND], 0
@@ -271,45 +288,47 @@ R"(
   s_setprio 1
   read_ahead 16
   multiply_steps 16, 31
-
-4:
+  s_setprio 2
   s_barrier
   multiply 31
 
+4:
   s_setprio 0
-  s_cmp_le_i32 s[REMAINING], 64
-  s_cbranch_scc1 5f
-  deposit
-  s_sub_i32 s[RISES], s[REMAINING], 128
-  s_cmp_le_i32 s[RISES], 0
-  s_cbranch_scc1 5f
-  fetch RISES
-5:
   v_xor_b32 v[READ_V], 0x4000, v[READ_V]
   v_xor_b32 v[READ_K], 0x4000, v[READ_K]
   v_xor_b32 v[READ_K+1], 0x4000, v[READ_K+1]
   s_nop 7
-  s_cmp_ge_i32 s[REMAINING], 64
-  s_cbranch_scc1 6f
+  s_cmp_lt_i32 s[REMAINING], 64
+  s_cbranch_scc0 5f
   mask
+5:
+  .p2align 3
+  lane_maximum
+  s_cmp_le_i32 s[REMAINING], 64
+  s_cbranch_scc1 6f
+  deposit
+  s_waitcnt lgkmcnt(4)
+  half_maximum
+  s_sub_i32 s[ROWS], s[REMAINING], 128
+  fetch
+  s_branch 7f
 6:
+  s_waitcnt lgkmcnt(0)
+  half_maximum
+7:
+  s_waitcnt lgkmcnt(0)
   .irp q, 0, 1, 2
-    v_max3_f32 v[T+\q], v[M+\q], v[S+16*\q], v[S+16*\q+1]
-    .set i, 2
-    .rept 7
-      v_max3_f32 v[T+\q], v[T+\q], v[S+16*\q+i], v[S+16*\q+i+1]
-      .set i, i+2
-    .endr
+    v_max_f32 v[X+\q], v[X+\q], v[T+16+\q]
+    v_cmp_gt_f32 s[RISES+2*\q:RISES+2*\q+1], v[X+\q], v[M+\q]
   .endr
-  v_cmp_gt_f32 s[RISES:RISES+1], v[T], v[M]
-  v_cmp_gt_f32 vcc, v[T+1], v[M+1]
-  s_or_b64 s[RISES:RISES+1], s[RISES:RISES+1], vcc
-  v_cmp_gt_f32 vcc, v[T+2], v[M+2]
-  s_or_b64 s[RISES:RISES+1], s[RISES:RISES+1], vcc
+  s_or_b64 vcc, s[RISES:RISES+1], s[RISES+2:RISES+3]
+  s_or_b64 vcc, vcc, s[RISES+4:RISES+5]
   s_cbranch_scc0 7f
   raise
 7:
+  .p2align 3
   probabilities
+  .p2align 3
   pack
   read_ahead 0
   s_sub_i32 s[REMAINING], s[REMAINING], 64
@@ -319,6 +338,9 @@ R"(
   s_barrier
   s_setprio 1
   multiply_steps 0, 31
+  s_setprio 2
+  s_barrier
+  multiply 31
   s_branch 4b
 
 8:
@@ -328,8 +350,9 @@ R"(
 9:
   multiply_steps 0, 15
   multiply 15
+  s_waitcnt vmcnt(0)
   s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, deposit, mask, raise, probabilities, round, pack
+.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, deposit, mask, lane_maximum, half_maximum, raise, probabilities, round, pack
   .purgem \name
 .endr
 )"
