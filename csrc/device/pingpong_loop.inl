@@ -96,8 +96,9 @@ R"(
 .endm
 
 // ---- stream
-// Fetches the rows of a tile that has s[ROWS] rows left, of which up to 64 are taken; none is none.
-.macro fetch
+// Fetches up to 64 of the s[ROWS] rows that are left, none for none. \tail is where the code for a part-filled
+// tile is, which comes back to \back.
+.macro fetch tail, back
   s_min_i32 s[ROWS], s[ROWS], 64
   s_sub_i32 s[TMP], s[ROWS], 1
   s_mul_i32 s[TMP], s[TMP], s[ROW_BYTES]
@@ -109,14 +110,8 @@ R"(
   v_add_u32 v[T+2], s[STEP_BYTES], v[T+1]
   v_add_u32 v[T+3], s[STEP_BYTES], v[T+2]
   s_cmp_lt_i32 s[ROWS], 64
-  s_cbranch_scc0 1f
-  v_mov_b32 v[T+4], 0x80000000
-  .irp i, 0, 1, 2, 3
-    v_cmp_gt_i32 vcc, s[ROWS], v[ROW]
-    s_sub_i32 s[ROWS], s[ROWS], s[ROW_STEP]
-    v_cndmask_b32 v[T+\i], v[T+4], v[T+\i], vcc
-  .endr
-1:
+  s_cbranch_scc1 \tail
+\back:
   .irp i, 0, 1, 2, 3
     buffer_load_dwordx4 v[STAGED+4*\i:STAGED+4*\i+3], v[T+\i], s[BUFFER:BUFFER+3], 0 offen
   .endr
@@ -124,15 +119,24 @@ R"(
   s_addc_u32 s[BUFFER+1], s[BUFFER+1], 0
 .endm
 
-.macro deposit
-  s_waitcnt vmcnt(0)
-  s_cmp_lg_u32 s[SECOND], 0
-  s_cbranch_scc1 1f
+// Rows beyond the end are out of bounds by index as well: where rows overlap, bytes can't tell them apart.
+.macro fetch_tail back
+  v_mov_b32 v[T+4], 0x80000000
+  .irp i, 0, 1, 2, 3
+    v_cmp_gt_i32 vcc, s[ROWS], v[ROW]
+    s_sub_i32 s[ROWS], s[ROWS], s[ROW_STEP]
+    v_cndmask_b32 v[T+\i], v[T+4], v[T+\i], vcc
+  .endr
+  s_branch \back
+.endm
+
+.macro deposit_key
   .irp i, 0, 1, 2, 3
     ds_write_b128 v[DEPOSIT], v[STAGED+4*\i:STAGED+4*\i+3] offset:4096*\i
   .endr
-  s_branch 2f
-1:
+.endm
+
+.macro deposit_value
   .irp i, 0, 1, 2, 3
     v_perm_b32 v[T+4*\i], v[STAGED+4+\i], v[STAGED+\i], s[LOW]
     v_perm_b32 v[T+4*\i+1], v[STAGED+12+\i], v[STAGED+8+\i], s[LOW]
@@ -140,7 +144,14 @@ R"(
     v_perm_b32 v[T+4*\i+3], v[STAGED+12+\i], v[STAGED+8+\i], s[HIGH]
     ds_write_b128 v[DEPOSIT], v[T+4*\i:T+4*\i+3] offset:1024*\i
   .endr
-2:
+.endm
+
+.macro deposit key, back
+  s_waitcnt vmcnt(0)
+  s_cmp_eq_u32 s[SECOND], 0
+  s_cbranch_scc1 \key
+  deposit_value
+\back:
   v_xor_b32 v[DEPOSIT], 0x4000, v[DEPOSIT]
 .endm
 
@@ -186,23 +197,19 @@ R"(
 
 .macro raise
   .irp q, 0, 1, 2
-    v_mov_b32 v[M+\q], v[X+\q]
-    v_mul_f32 v[T+8+\q], s[SCALE], v[M+\q]
-    v_max_f32 v[T+8+\q], 0xff000000, v[T+8+\q]
-    v_fma_f32 v[T+\q], |v[T+8+\q]|, s[ULP], -v[T+8+\q]
-    v_sub_f32 v[T+8+\q], v[T+\q], v[NEGM+\q]
-    v_mov_b32 v[NEGM+\q], v[T+\q]
-  .endr
-  .irp q, 0, 1, 2
-    v_exp_f32 v[T+8+\q], v[T+8+\q]
-  .endr
-  .irp q, 0, 1, 2
     s_cmp_lg_u64 s[RISES+2*\q:RISES+2*\q+1], 0
     s_cbranch_scc0 1f
-    v_mul_f32 v[SUM+\q], v[T+8+\q], v[SUM+\q]
+    v_mov_b32 v[M+\q], v[X+\q]
+    v_mul_f32 v[T], s[SCALE], v[M+\q]
+    v_max_f32 v[T], 0xff000000, v[T]
+    v_fma_f32 v[T], |v[T]|, s[ULP], -v[T]
+    v_sub_f32 v[T+1], v[T], v[NEGM+\q]
+    v_exp_f32 v[T+1], v[T+1]
+    v_mov_b32 v[NEGM+\q], v[T]
+    v_mul_f32 v[SUM+\q], v[T+1], v[SUM+\q]
     .set i, 0
     .rept 32
-      v_mul_f32 v[O+32*\q+i], v[T+8+\q], v[O+32*\q+i]
+      v_mul_f32 v[O+32*\q+i], v[T+1], v[O+32*\q+i]
       .set i, i+1
     .endr
 1:
@@ -275,10 +282,10 @@ R"(
     v_mov_b32 v[SUM+\q], 0
   .endr
   s_mov_b32 s[ROWS], s[REMAINING]
-  fetch
-  deposit
+  fetch 20f, 21
+  deposit 22f, 23
   s_sub_i32 s[ROWS], s[REMAINING], 64
-  fetch
+  fetch 24f, 25
   s_waitcnt lgkmcnt(0)
   s_barrier
   s_cmp_eq_u32 s[SECOND], 0
@@ -297,25 +304,19 @@ R"(
   v_xor_b32 v[READ_V], 0x4000, v[READ_V]
   v_xor_b32 v[READ_K], 0x4000, v[READ_K]
   v_xor_b32 v[READ_K+1], 0x4000, v[READ_K+1]
-  s_nop 7
   s_cmp_lt_i32 s[REMAINING], 64
-  s_cbranch_scc0 5f
-  mask
-5:
+  s_cbranch_scc1 26f
+27:
   .p2align 3
   lane_maximum
   s_cmp_le_i32 s[REMAINING], 64
-  s_cbranch_scc1 6f
-  deposit
+  s_cbranch_scc1 28f
+  deposit 30f, 31
   s_waitcnt lgkmcnt(4)
   half_maximum
   s_sub_i32 s[ROWS], s[REMAINING], 128
-  fetch
-  s_branch 7f
-6:
-  s_waitcnt lgkmcnt(0)
-  half_maximum
-7:
+  fetch 32f, 33
+29:
   s_waitcnt lgkmcnt(0)
   .irp q, 0, 1, 2
     v_max_f32 v[X+\q], v[X+\q], v[T+16+\q]
@@ -343,6 +344,26 @@ R"(
   multiply 31
   s_branch 4b
 
+20:
+  fetch_tail 21b
+22:
+  deposit_key
+  s_branch 23b
+24:
+  fetch_tail 25b
+26:
+  mask
+  s_branch 27b
+28:
+  s_waitcnt lgkmcnt(0)
+  half_maximum
+  s_branch 29b
+30:
+  deposit_key
+  s_branch 31b
+32:
+  fetch_tail 33b
+
 8:
   s_cmp_lg_u32 s[SECOND], 0
   s_cbranch_scc1 9f
@@ -352,7 +373,7 @@ R"(
   multiply 15
   s_waitcnt vmcnt(0)
   s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, deposit, mask, lane_maximum, half_maximum, raise, probabilities, round, pack
+.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, probabilities, round, pack
   .purgem \name
 .endr
 )"
