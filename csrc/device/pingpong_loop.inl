@@ -125,6 +125,7 @@ R"(
   .irp i, 0, 1, 2, 3
     v_cmp_gt_i32 vcc, s[ROWS], v[ROW]
     s_sub_i32 s[ROWS], s[ROWS], s[ROW_STEP]
+    s_nop 0
     v_cndmask_b32 v[T+\i], v[T+4], v[T+\i], vcc
   .endr
   s_branch \back
@@ -162,6 +163,7 @@ R"(
   .rept 16
     s_sub_i32 s[TMP], s[REMAINING], 16*(i/4)+(i&3)
     v_cmp_gt_i32 vcc, s[TMP], v[GROUP4]
+    s_nop 1
     .irp q, 0, 1, 2
       v_cndmask_b32 v[S+16*\q+i], v[T], v[S+16*\q+i], vcc
     .endr
