@@ -139,6 +139,13 @@ LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTi
   }
 }
 
+// Turns the scores of one query tile into probabilities, and the output so far into what they add to.
+LRA_DEVICE void fold(OnlineSoftmax& softmax, Float4 (&scores)[kKvTiles], Float4 (&output)[kDimTiles],
+                     float tile_maximum, float c) {
+  const float shrink = softmax.update(scores, tile_maximum, c);
+  for (int d = 0; d < kDimTiles; ++d) output[d] *= shrink;
+}
+
 template <RoundMode kMode>
 LRA_DEVICE Bf16x4 probability_operand(Float4 p) {
   return __builtin_bit_cast(Bf16x4, Dword2{bf16::pack<kMode>(p[0], p[1]), bf16::pack<kMode>(p[2], p[3])});
@@ -241,18 +248,26 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
     isa::phase_boundary();
     compute_scores(scores, query, key_lds, lane);
     isa::phase_boundary();
-    for (int q = 0; q < kQueryTiles; ++q) {
-      if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
-      const float tile_maximum = row_maximum(scores[q], half_swap_address);
-      if constexpr (Walk::kVotes) {
-        const uint64_t existing = isa::ballot(q * kMfma + lane_column(lane) < rows);
-        walk.vote((existing & lanes_in_favour(tile_maximum, softmax[q].maximum, arguments.scale_log2e,
-                                              arguments.threshold)) != 0);
+    if constexpr (Walk::kVotes) {
+      float tile_maximum[kQueryTiles];
+      uint64_t in_favour = 0;
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        tile_maximum[q] = row_maximum(scores[q], half_swap_address);
+        const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
+        in_favour |=
+            isa::ballot(q * kMfma + lane_column(lane) < rows) & lanes_in_favour(lead, arguments.threshold);
       }
-      const float shrink = softmax[q].update(scores[q], tile_maximum, arguments.scale_log2e);
-      for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
+      if (!walk.vote(in_favour != 0)) continue;
+      for (int q = 0; q < kQueryTiles; ++q)
+        fold(softmax[q], scores[q], output[q], tile_maximum[q], arguments.scale_log2e);
+    } else {
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        fold(softmax[q], scores[q], output[q], row_maximum(scores[q], half_swap_address),
+             arguments.scale_log2e);
+      }
     }
-    if constexpr (Walk::kVotes) walk.leave();
     isa::phase_boundary();
     accumulate<kMode>(output, scores, value_lds, lane);
     isa::phase_boundary();

@@ -3,8 +3,7 @@
 // A tile stays in the list unless it is negligible for every query row of the workgroup: unless, in log2
 // units, the maximum of its scores lies by more than the threshold below the maximum of the tiles visited
 // before it. Each wave votes with scores it has anyway, gathers the votes of a word in a scalar register, and
-// ORs them into the written list when the walk leaves the word. Nothing is exchanged between waves, and votes
-// never change the output of the call they are cast in.
+// ORs them into the written list when the walk leaves the word. Nothing is exchanged between waves.
 #pragma once
 
 #include "fragments.hpp"
@@ -37,7 +36,8 @@ class ListedTiles {
 
   LRA_DEVICE ListedTiles(const SkipArguments& arguments, uint32_t query_tile)
       : seqlen_kv_(arguments.seqlen_kv), tiles_((arguments.seqlen_kv + kKvRowsPerTile - 1) / kKvRowsPerTile),
-        backward_(arguments.backward), word_(backward_ ? arguments.words : -1), words_left_(arguments.words) {
+        backward_(arguments.backward), votes_count_(arguments.votes_count),
+        word_(backward_ ? arguments.words : -1), words_left_(arguments.words) {
     const int64_t row = first_list_row(arguments) + query_tile;
     read_ = (ScalarWords)arguments.read_list + row * arguments.words;
     written_ = arguments.write_list + row * arguments.words;
@@ -55,15 +55,18 @@ class ListedTiles {
     return next_ < tiles_ ? remaining_from(next_) : 0;
   }
 
-  // About the current tile, whether or not the next is known already.
-  LRA_DEVICE void vote(bool keep) { kept_ |= keep ? bit(tile_) : 0; }
-  LRA_DEVICE void leave() {
+  // This wave's vote on the current tile, after the next is known. Whether the wave goes on with the tile.
+  LRA_DEVICE bool vote(bool keep) {
+    kept_ |= keep ? bit(tile_) : 0;
     const uint32_t word = tile_ / kTilesPerWord;
     if (next_ / kTilesPerWord != word) {
       isa::atomic_or(written_ + word, kept_);
       kept_ = 0;
     }
     tile_ = next_;
+    const bool goes_on = keep || !counting_;
+    counting_ = votes_count_;
+    return goes_on;
   }
 
  private:
@@ -89,16 +92,18 @@ class ListedTiles {
   uint32_t* written_;
   int seqlen_kv_;
   uint32_t tiles_;
-  int backward_;
+  int backward_, votes_count_;
+  int counting_ = 0;       // whether votes count; the first tile is never left out
   int word_, words_left_;  // the word that bits_ are from, and how many lie behind it
   uint32_t bits_ = 0;      // not taken yet; mirrored in a backward walk, so that the lowest is the next
   uint32_t tile_ = kNone, next_ = kNone;
   uint32_t kept_ = 0;  // votes on the tiles of tile_'s word
 };
 
-// The lanes whose query row wants the tile; a NaN score always does.
-LRA_DEVICE uint64_t lanes_in_favour(float tile_maximum, float maximum, float c, float threshold) {
-  return isa::ballot(!((tile_maximum - maximum) * c <= threshold));
+// Whether a row whose largest score in the tile leads all earlier ones by `lead` log2 units wants the tile: a
+// bit per lane. A NaN always does.
+LRA_DEVICE uint64_t lanes_in_favour(float lead, float threshold) {
+  return isa::ballot(!(lead <= threshold));
 }
 
 }  // namespace liteattention_rocm

@@ -16,7 +16,7 @@ struct SkipArguments : ForwardArguments {
   float threshold;        // in log2 units; NaN stands for −Inf: no score is below it
   int32_t words;          // of a row
   int32_t backward;       // 0 or 1: walk from the last tile to the first
-  int32_t reserved;
+  int32_t votes_count;    // 0 or 1: a wave leaves out a tile that is negligible for all its rows
 };
 
 }  // namespace liteattention_rocm

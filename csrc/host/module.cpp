@@ -78,7 +78,7 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
                      const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
                      double scale, int rounding, uint64_t stream, uint64_t read_list, uint64_t write_list,
-                     uint64_t order, double threshold, bool backward) {
+                     uint64_t order, double threshold, bool backward, bool votes_count) {
   const SkipCall call{forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv,
                                    query_strides, key_strides, value_strides, out_strides, scale, rounding,
                                    stream),
@@ -86,7 +86,8 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                       write_list,
                       order,
                       threshold,
-                      backward};
+                      backward,
+                      votes_count};
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
 }
 
@@ -157,6 +158,7 @@ PYBIND11_MODULE(_C, module) {
       py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"),
       py::arg("out_strides"), py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("read_list"),
       py::arg("write_list"), py::arg("order"), py::arg("threshold"), py::arg("backward"),
+      py::arg("votes_count"),
       "As forward, but visits the KV tiles of read_list, in order or backward, and ORs into write_list the "
       "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "

@@ -27,6 +27,7 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
                             : threshold;
   arguments.words = static_cast<int32_t>((plan.kv_tiles() + kTilesPerWord - 1) / kTilesPerWord);
   arguments.backward = call.backward;
+  arguments.votes_count = call.votes_count;
   return arguments;
 }
 

@@ -12,6 +12,7 @@ struct SkipCall {
   uint64_t order;                  // uint32 [batch, heads, query tiles], a permutation in each row; 0: none
   double threshold;                // log2 units, below 0 or +Inf
   bool backward;
+  bool votes_count;  // a wave leaves out of this very call what is negligible for its 32 rows
 };
 
 // As forward() in every other respect.

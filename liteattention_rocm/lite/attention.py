@@ -127,6 +127,7 @@ class LiteAttention:
             write,
             threshold=self.threshold,
             backward=self._phase == 0,
+            votes_count=not self.exact_first_step,
             return_lse=return_softmax_lse,
             **options,
         )

@@ -15,7 +15,7 @@ NAME = "liteattention_rocm::attention_skip"
 torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
-    "bool backward, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
+    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
     "Tensor? order=None) -> (Tensor out, Tensor lse)",
 )
 
@@ -73,6 +73,7 @@ def _attention_skip(
     *,
     threshold,
     backward,
+    votes_count=False,
     scale=None,
     layout="bshd",
     rounding="rtne",
@@ -125,6 +126,7 @@ def _attention_skip(
             0 if order is None else order.data_ptr(),
             threshold,
             backward,
+            votes_count,
         )
     return out, lse
 
@@ -139,6 +141,7 @@ def _attention_skip_fake(
     *,
     threshold,
     backward,
+    votes_count=False,
     scale=None,
     layout="bshd",
     rounding="rtne",
