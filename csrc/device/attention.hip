@@ -184,6 +184,31 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
+// The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
+template <RoundMode kMode>
+LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
+                              int rows, const Output& output, const OnlineSoftmax (&softmax)[kQueryTiles],
+                              int lane) {
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  const int half_swap_address = (lane ^ 32) * 4;
+  for (int q = 0; q < kQueryTiles; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
+}
+
 // A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
 template <RoundMode kMode, typename Walk, typename Arguments>
 LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile) {
@@ -219,6 +244,11 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
                static_cast<uint32_t>(arguments.value_strides.row)};
 
   OnlineSoftmax softmax[kQueryTiles];
+  if constexpr (Walk::kVotes) {
+    // No score leads +Inf: a row that doesn't exist votes for no tile.
+    for (int q = 0; q < kQueryTiles; ++q)
+      if (q * kMfma + lane_column(lane) >= rows) softmax[q].maximum = __builtin_inff();
+  }
   Output output = {};
   Scores scores;
 
@@ -255,8 +285,7 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
         if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
         tile_maximum[q] = row_maximum(scores[q], half_swap_address);
         const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
-        in_favour |=
-            isa::ballot(q * kMfma + lane_column(lane) < rows) & lanes_in_favour(lead, arguments.threshold);
+        in_favour |= lanes_in_favour(lead, arguments.threshold);
       }
       if (!walk.vote(in_favour != 0)) continue;
       for (int q = 0; q < kQueryTiles; ++q)
@@ -274,25 +303,12 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
   }
 
   if (rows == 0) return;
-  const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer = isa::make_buffer(
-      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
-      span_bytes(rows, out_row_bytes));
-  const int64_t lse_row =
-      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
-  const BufferResource lse_buffer =
-      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
-  const int lane_out = Walk::kVotes ? isa::lane_anew() : lane;  // one that the loop has no registers for
-  for (int q = 0; q < kQueryTiles; ++q) {
-    const int row = q * kMfma + lane_column(lane_out);
-    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds,
-                        lane_out);
-    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
-    const bool writes = lane_group(lane_out) == 0 && row < rows;
-    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
-                          writes ? row * sizeof(float) : kOutOfBounds);
-  }
+  // Where the walk is a list, the loop has no registers to spare for what comes now.
+  if constexpr (Walk::kVotes)
+    store_results<kMode>(isa::arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
+                         softmax, isa::lane_anew());
+  else
+    store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);
 }
 
 }  // namespace

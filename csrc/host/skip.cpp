@@ -27,7 +27,8 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
                             : threshold;
   arguments.words = static_cast<int32_t>((plan.kv_tiles() + kTilesPerWord - 1) / kTilesPerWord);
   arguments.backward = call.backward;
-  arguments.votes_count = call.votes_count;
+  // Where nothing is worth keeping, not even the first tile, only the list is affected.
+  arguments.votes_count = call.votes_count && call.threshold < 0;
   return arguments;
 }
 
