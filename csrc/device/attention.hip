@@ -16,6 +16,7 @@
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
 #include "skip.hpp"
+#include "skip_order.hpp"
 #include "softmax.hpp"
 #include "walk.hpp"
 
@@ -333,5 +334,11 @@ LRA_FORWARD_KERNEL(rtz, RoundMode::kRtz)
 LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
 LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
 LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+
+extern "C" LRA_KERNEL
+    __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup))) void
+    attention_skip_order(OrderArguments arguments) {
+  order_by_work(arguments);
+}
 
 }  // namespace liteattention_rocm

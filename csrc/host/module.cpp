@@ -164,6 +164,19 @@ PYBIND11_MODULE(_C, module) {
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
       "heads, query tiles], the query tile that each workgroup takes, or 0.");
   module.def(
+      "skip_order",
+      [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
+         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream) {
+        const OrderCall call{heads, query_tiles, words, list, counts, order, stream};
+        without_gil([&] { skip_order(hip, device, arch, compute_units, call); });
+      },
+      py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"), py::arg("list"),
+      py::arg("counts"), py::arg("order"), py::arg("heads"), py::arg("query_tiles"), py::arg("words"),
+      py::arg("stream"),
+      "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
+      "the "
+      "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
+  module.def(
       "plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
       py::arg("seqlen_kv"), py::arg("compute_units"),
       "What forward would launch: grid in workgroups (query tiles, heads, batch), block in work-items, the "
@@ -188,7 +201,9 @@ PYBIND11_MODULE(_C, module) {
       [] {
         std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
         names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
+        names.push_back(kOrderKernel);
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding.");
+      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, "
+      "then the one that orders skip lists.");
 }

@@ -18,4 +18,14 @@ struct SkipCall {
 // As forward() in every other respect.
 void skip_forward(int hip, int device, std::string_view arch, int compute_units, const SkipCall& call);
 
+// Counts the listed tiles of every row of `list`, uint32 [heads, query_tiles, words], and orders the query
+// tiles of each head by falling count; `heads` are those of all batch entries. counts and order: uint32
+// [heads, query_tiles].
+struct OrderCall {
+  int64_t heads, query_tiles, words;
+  uint64_t list, counts, order;  // device addresses
+  uint64_t stream;
+};
+void skip_order(int hip, int device, std::string_view arch, int compute_units, const OrderCall& call);
+
 }  // namespace liteattention_rocm
