@@ -15,6 +15,7 @@ constexpr int kWavesPerGroup = 4;
 constexpr int kThreadsPerGroup = kWavesPerGroup * kWaveSize;
 constexpr int kThreads = 2 * kThreadsPerGroup;
 constexpr int kQueryRows = kRowsPerWave * kThreads / kWaveSize;
+static_assert(kThreads == kPingpongThreadsPerWorkgroup && kQueryRows == kPingpongQueryRowsPerWorkgroup);
 constexpr int kTileBytes = kKvRowsPerTile * kRowBytes;  // 16 KB, of K and of V
 constexpr uint32_t kOutOfBounds = 0x80000000;
 constexpr float kLn2 = 0.693147180559945f;
