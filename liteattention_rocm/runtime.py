@@ -148,5 +148,5 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             scale,
             ROUNDINGS[rounding].value,
             stream,
-            kernel,
+            *([kernel] if kernel else []),
         )

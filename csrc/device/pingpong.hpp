@@ -118,11 +118,11 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
   uint32_t remaining = arguments.seqlen_kv;
 
   Output output[kQueryTilesPerWave];
-  float negated_exponent[kQueryTilesPerWave], sums[kQueryTilesPerWave];
+  float maximum[kQueryTilesPerWave], sums[kQueryTilesPerWave];
   asm volatile(
 #include "pingpong_loop.inl"
       : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]),
-        "={v231}"(negated_exponent[0]), "={v232}"(negated_exponent[1]), "={v233}"(negated_exponent[2]),
+        "={v228}"(maximum[0]), "={v229}"(maximum[1]), "={v230}"(maximum[2]),
         "={v234}"(sums[0]), "={v235}"(sums[1]), "={v236}"(sums[2]), "+{v237}"(read_value),
         "+{v238}"(read_key_even), "+{v239}"(read_key_odd), "+{v240}"(deposit), "+{s[36:37]}"(tile),
         "+{s43}"(remaining)
@@ -131,9 +131,9 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
         "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row),
         "{s40}"(row_bytes), "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
         "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
-      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55", "s56", "s57", "s58", "s59", "v245", "v246", "v247",
+      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247",
         "v144", "v145", "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20),
-        V10(21), V10(22), "v230");
+        V10(21), "v220", "v221", "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
 
   if (rows == 0) return;
   const uint32_t out_row_bytes = arguments.out_strides.row;
@@ -148,7 +148,7 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
     const int row = q * kMfma + lane_column(lane);
     const float sum = sum_over_groups(sums[q], half_swap_address);
     store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = (isa::log2(sum) - negated_exponent[q]) * kLn2;
+    const float lse = maximum[q] * arguments.scale + isa::log2(sum) * kLn2;
     const bool writes = lane_group(lane) == 0 && row < rows;
     isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                           writes ? row * sizeof(float) : kOutOfBounds);

@@ -32,6 +32,8 @@ R"(
 .set LOW, 50
 .set HIGH, 51
 .set ROUND, 52
+.set LIMIT, 53
+.set EXTREME, 60     // s[60:61]: lanes with a row whose scores are large
 .set RISES, 54       // s[54:59]: per query tile, the lanes whose maximum rose
 
 .macro mma c, a, b
@@ -201,13 +203,14 @@ R"(
   .irp q, 0, 1, 2
     s_cmp_lg_u64 s[RISES+2*\q:RISES+2*\q+1], 0
     s_cbranch_scc0 1f
-    v_mov_b32 v[M+\q], v[X+\q]
-    v_mul_f32 v[T], s[SCALE], v[M+\q]
-    v_max_f32 v[T], 0xff000000, v[T]
-    v_fma_f32 v[T], |v[T]|, s[ULP], -v[T]
-    v_sub_f32 v[T+1], v[T], v[NEGM+\q]
+    v_sub_f32 v[T+1], v[M+\q], v[X+\q]
+    v_mul_f32 v[T], s[SCALE], v[X+\q]
+    v_mul_f32 v[T+1], s[SCALE], v[T+1]
     v_exp_f32 v[T+1], v[T+1]
-    v_mov_b32 v[NEGM+\q], v[T]
+    v_cmp_lt_f32 vcc, s[LIMIT], |v[T]|
+    s_or_b64 s[EXTREME:EXTREME+1], s[EXTREME:EXTREME+1], vcc
+    v_mov_b32 v[M+\q], v[X+\q]
+    v_fma_f32 v[NEGM+\q], |v[T]|, s[ULP], -v[T]
     v_mul_f32 v[SUM+\q], v[T+1], v[SUM+\q]
     .set i, 0
     .rept 32
@@ -218,7 +221,7 @@ R"(
   .endr
 .endm
 
-.macro probabilities
+.macro exponents
   .irp q, 0, 1, 2
     .set i, 0
     .rept 16
@@ -226,6 +229,20 @@ R"(
       .set i, i+1
     .endr
   .endr
+.endm
+
+.macro extreme_exponents
+  .irp q, 0, 1, 2
+    .set i, 0
+    .rept 16
+      v_sub_f32 v[S+16*\q+i], v[S+16*\q+i], v[M+\q]
+      v_mul_f32 v[S+16*\q+i], s[SCALE], v[S+16*\q+i]
+      .set i, i+1
+    .endr
+  .endr
+.endm
+
+.macro probabilities
   .set i, 0
   .rept 48
     v_exp_f32 v[S+i], v[S+i] clamp
@@ -266,6 +283,8 @@ R"(
   s_mov_b32 s[BUFFER+3], 0x00020000
   s_lshl_b32 s[TILE_BYTES], s[ROW_BYTES], 6
   s_mov_b32 s[ULP], 0x34000000
+  s_mov_b32 s[LIMIT], 0x45800000
+  s_mov_b64 s[EXTREME:EXTREME+1], 0
   s_mov_b32 s[LOW], 0x05040100
   s_mov_b32 s[HIGH], 0x07060302
   .if %[mode] == 0
@@ -329,7 +348,11 @@ R"(
   s_cbranch_scc0 7f
   raise
 7:
+  s_cmp_lg_u64 s[EXTREME:EXTREME+1], 0
+  s_cbranch_scc1 34f
   .p2align 3
+  exponents
+35:
   probabilities
   .p2align 3
   pack
@@ -365,6 +388,9 @@ R"(
   s_branch 31b
 32:
   fetch_tail 33b
+34:
+  extreme_exponents
+  s_branch 35b
 
 8:
   s_cmp_lg_u32 s[SECOND], 0
@@ -375,7 +401,7 @@ R"(
   multiply 15
   s_waitcnt vmcnt(0)
   s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, probabilities, round, pack
+.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, pack
   .purgem \name
 .endr
 )"

@@ -205,12 +205,11 @@ PYBIND11_MODULE(_C, module) {
       "kernel_names",
       [] {
         std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
-        names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
         names.push_back(kOrderKernel);
+        names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         return names;
       },
-      "Kernels of every code object: the dense ones, forward and pingpong, then the skipping ones, each by "
-      "rounding, "
-      "then the one that orders skip lists.");
+      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then the "
+      "one that orders skip lists, then the dense ones for large grids by rounding.");
 }
