@@ -72,7 +72,7 @@ LRA_DEVICE PhaseRecord& record_of(const PhaseArguments& arguments, int wave) {
 template <RoundMode kMode>
 LRA_DEVICE void measure_phases(const PhaseArguments& arguments) {
   ClockProbe probe;
-  attention_forward<kMode>(arguments.forward, probe);
+  attention_forward<kMode, EveryTile>(arguments.forward, __builtin_amdgcn_workgroup_id_x(), probe);
   probe.put(kEnd, ClockProbe::core_clock());
   if (isa::lane() < kRecordWords)
     reinterpret_cast<int*>(&record_of(arguments, probe.get(kWave)))[isa::lane()] = probe.words;

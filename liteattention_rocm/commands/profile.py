@@ -70,7 +70,7 @@ def run(options) -> int:
 
 def _report(options, shape: Shape, names: list[str]) -> dict:
     profiles = []
-    for kernel in [Kernel.parse(name) for name in names]:
+    for kernel in [Kernel.parse(name).planned(shape) for name in names]:
         traces = Traces(kernel, shape)
         profiles.append(profile(kernel, shape, top=options.top, traces=traces))
         if options.timeline:
