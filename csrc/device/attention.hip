@@ -15,7 +15,9 @@
 //   accumulate  O^T = O^T·shrink + V^T·P^T
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
+#include "skip.hpp"
 #include "softmax.hpp"
+#include "walk.hpp"
 
 namespace liteattention_rocm {
 namespace {
@@ -28,15 +30,17 @@ constexpr int kFetchesPerThread = 4;
 static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
 static_assert(kQueryRowsPerWave * (kThreadsPerWorkgroup / kWaveSize) == kQueryRowsPerWorkgroup);
 
-struct Fetched {
-  Dword4 chunks[kFetchesPerThread];
-};
-
 // The rows of one head as a chain of KV tiles, each seen through a buffer of its own: a base in 64 bits
 // and offsets that fit 32.
 struct KvRows {
   const char* tile;    // first row of the next tile to fetch
   uint32_t row_bytes;  // stride
+
+  LRA_DEVICE void move(int rows) { tile += static_cast<int64_t>(rows) * row_bytes; }
+};
+
+struct Fetched {
+  Dword4 chunks[kFetchesPerThread];
 };
 
 LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
@@ -173,8 +177,9 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
-template <RoundMode kMode>
-LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
+// A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
+template <RoundMode kMode, typename Walk, typename Arguments>
+LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile) {
   alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
   alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
@@ -183,7 +188,7 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
   const int half_swap_address = (lane ^ 32) * 4;
   const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
   const int kv_head = head / arguments.heads_per_kv_head;
-  const int64_t first_row = static_cast<int64_t>(__builtin_amdgcn_workgroup_id_x()) * kQueryRowsPerWorkgroup +
+  const int64_t first_row = static_cast<int64_t>(query_tile) * kQueryRowsPerWorkgroup +
                             isa::uniform(thread / kWaveSize) * kQueryRowsPerWave;
   // Rows of this wave that exist; a wave past the end still helps to carry K and V.
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
@@ -210,19 +215,24 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
   Output output = {};
   Scores scores;
 
-  int fetch_rows = arguments.seqlen_kv < kKvRowsPerTile ? arguments.seqlen_kv : kKvRowsPerTile;
+  Walk walk(arguments, query_tile);
+  int remaining = walk.first(arguments.seqlen_kv);  // KV rows from the current tile on
+  key.move(arguments.seqlen_kv - remaining);
+  value.move(arguments.seqlen_kv - remaining);
+  int fetch_rows = remaining < kKvRowsPerTile ? remaining : kKvRowsPerTile;
   Fetched next_key = fetch_key(key, fetch_rows, thread);
   Fetched next_value = fetch_value(value, fetch_rows, thread);
 
-  for (int remaining = arguments.seqlen_kv; remaining > 0; remaining -= kKvRowsPerTile) {
+  for (int behind; remaining > 0; remaining = behind) {
     isa::lds_barrier();
     deposit_key(next_key, key_lds, thread);
     deposit_value(next_value, value_lds, thread);
     isa::lds_barrier();
 
-    if (const int behind = remaining - kKvRowsPerTile; behind > 0) {
-      key.tile += static_cast<int64_t>(kKvRowsPerTile) * key.row_bytes;
-      value.tile += static_cast<int64_t>(kKvRowsPerTile) * value.row_bytes;
+    behind = walk.next(remaining);
+    if (behind > 0) {
+      key.move(remaining - behind);
+      value.move(remaining - behind);
       fetch_rows = behind < kKvRowsPerTile ? behind : kKvRowsPerTile;
       next_key = fetch_key(key, fetch_rows, thread);
       next_value = fetch_value(value, fetch_rows, thread);
@@ -233,9 +243,16 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
     isa::phase_boundary();
     for (int q = 0; q < kQueryTiles; ++q) {
       if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
-      const float shrink = softmax[q].update(scores[q], arguments.scale_log2e, half_swap_address);
+      const float tile_maximum = row_maximum(scores[q], half_swap_address);
+      if constexpr (Walk::kVotes) {
+        const uint64_t existing = isa::ballot(q * kMfma + lane_column(lane) < rows);
+        walk.vote((existing & lanes_in_favour(tile_maximum, softmax[q].maximum, arguments.scale_log2e,
+                                              arguments.threshold)) != 0);
+      }
+      const float shrink = softmax[q].update(scores[q], tile_maximum, arguments.scale_log2e);
       for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
     }
+    if constexpr (Walk::kVotes) walk.leave();
     isa::phase_boundary();
     accumulate<kMode>(output, scores, value_lds, lane);
     isa::phase_boundary();
@@ -250,12 +267,14 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
       (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
   const BufferResource lse_buffer =
       isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  const int lane_out = Walk::kVotes ? isa::lane_anew() : lane;  // one that the loop has no registers for
   for (int q = 0; q < kQueryTiles; ++q) {
-    const int row = q * kMfma + lane_column(lane);
+    const int row = q * kMfma + lane_column(lane_out);
     const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds,
+                        lane_out);
     const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
-    const bool writes = lane_group(lane) == 0 && row < rows;
+    const bool writes = lane_group(lane_out) == 0 && row < rows;
     isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                           writes ? row * sizeof(float) : kOutOfBounds);
   }
@@ -263,16 +282,25 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
 
 }  // namespace
 
-#define LRA_FORWARD_KERNEL(name, mode)                                                                       \
+#define LRA_ATTENTION_KERNEL                                                                                 \
   extern "C" LRA_KERNEL                                                                                      \
       __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \
-                     amdgpu_waves_per_eu(2, 2))) void                                                        \
-      name(ForwardArguments arguments) {                                                                     \
-    attention_forward<mode>(arguments);                                                                      \
+                     amdgpu_waves_per_eu(2, 2))) void
+
+#define LRA_FORWARD_KERNEL(rounding, mode)                                                                   \
+  LRA_ATTENTION_KERNEL attention_forward_##rounding(ForwardArguments arguments) {                            \
+    attention_forward<mode, EveryTile>(arguments, __builtin_amdgcn_workgroup_id_x());                        \
+  }
+#define LRA_SKIP_FORWARD_KERNEL(rounding, mode)                                                              \
+  LRA_ATTENTION_KERNEL attention_skip_forward_##rounding(SkipArguments arguments) {                          \
+    attention_forward<mode, ListedTiles>(arguments, ordered_query_tile(arguments));                          \
   }
 
-LRA_FORWARD_KERNEL(attention_forward_rtne, RoundMode::kRtne)
-LRA_FORWARD_KERNEL(attention_forward_rtna, RoundMode::kRtna)
-LRA_FORWARD_KERNEL(attention_forward_rtz, RoundMode::kRtz)
+LRA_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)
 
 }  // namespace liteattention_rocm
