@@ -199,8 +199,12 @@ def watch(pipeline: Any, job: Job, arm: Arm):
     return layers
 
 
-def run(pipeline: Any, server_args: Any, job: Job) -> Any:
-    """One generation; returns SGLang's output: frames [1, 3, F, H, W] in 0…1, latents of every step."""
+def run(pipeline: Any, server_args: Any, job: Job, **sampling_arguments: Any) -> Any:
+    """One generation, with further arguments of SGLang's sampling.
+
+    Returns:
+        SGLang's output: frames [1, 3, F, H, W] in 0…1, latents of every step.
+    """
     from sglang.multimodal_gen.configs.sample.sampling_params import SamplingParams
     from sglang.multimodal_gen.runtime.entrypoints.utils import prepare_request
 
@@ -216,6 +220,7 @@ def run(pipeline: Any, server_args: Any, job: Job) -> Any:
         seed=job.seed,
         save_output=False,
         return_trajectory_latents=True,
+        **sampling_arguments,
     )
     with torch.inference_mode():
         return pipeline.forward(
