@@ -16,6 +16,7 @@
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
 #include "skip.hpp"
+#include "skip_order.hpp"
 #include "softmax.hpp"
 #include "walk.hpp"
 
@@ -139,6 +140,13 @@ LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTi
   }
 }
 
+// Turns the scores of one query tile into probabilities, and the output so far into what they add to.
+LRA_DEVICE void fold(OnlineSoftmax& softmax, Float4 (&scores)[kKvTiles], Float4 (&output)[kDimTiles],
+                     float tile_maximum, float c) {
+  const float shrink = softmax.update(scores, tile_maximum, c);
+  for (int d = 0; d < kDimTiles; ++d) output[d] *= shrink;
+}
+
 template <RoundMode kMode>
 LRA_DEVICE Bf16x4 probability_operand(Float4 p) {
   return __builtin_bit_cast(Bf16x4, Dword2{bf16::pack<kMode>(p[0], p[1]), bf16::pack<kMode>(p[2], p[3])});
@@ -177,6 +185,31 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
+// The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
+template <RoundMode kMode>
+LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
+                              int rows, const Output& output, const OnlineSoftmax (&softmax)[kQueryTiles],
+                              int lane) {
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  const int half_swap_address = (lane ^ 32) * 4;
+  for (int q = 0; q < kQueryTiles; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
+}
+
 // A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
 template <RoundMode kMode, typename Walk, typename Arguments>
 LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile) {
@@ -212,6 +245,11 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
                static_cast<uint32_t>(arguments.value_strides.row)};
 
   OnlineSoftmax softmax[kQueryTiles];
+  if constexpr (Walk::kVotes) {
+    // No score leads +Inf: a row that doesn't exist votes for no tile.
+    for (int q = 0; q < kQueryTiles; ++q)
+      if (q * kMfma + lane_column(lane) >= rows) softmax[q].maximum = __builtin_inff();
+  }
   Output output = {};
   Scores scores;
 
@@ -241,43 +279,37 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
     isa::phase_boundary();
     compute_scores(scores, query, key_lds, lane);
     isa::phase_boundary();
-    for (int q = 0; q < kQueryTiles; ++q) {
-      if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
-      const float tile_maximum = row_maximum(scores[q], half_swap_address);
-      if constexpr (Walk::kVotes) {
-        const uint64_t existing = isa::ballot(q * kMfma + lane_column(lane) < rows);
-        walk.vote((existing & lanes_in_favour(tile_maximum, softmax[q].maximum, arguments.scale_log2e,
-                                              arguments.threshold)) != 0);
+    if constexpr (Walk::kVotes) {
+      float tile_maximum[kQueryTiles];
+      uint64_t in_favour = 0;
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        tile_maximum[q] = row_maximum(scores[q], half_swap_address);
+        const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
+        in_favour |= lanes_in_favour(lead, arguments.threshold);
       }
-      const float shrink = softmax[q].update(scores[q], tile_maximum, arguments.scale_log2e);
-      for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
+      if (!walk.vote(in_favour != 0)) continue;
+      for (int q = 0; q < kQueryTiles; ++q)
+        fold(softmax[q], scores[q], output[q], tile_maximum[q], arguments.scale_log2e);
+    } else {
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        fold(softmax[q], scores[q], output[q], row_maximum(scores[q], half_swap_address),
+             arguments.scale_log2e);
+      }
     }
-    if constexpr (Walk::kVotes) walk.leave();
     isa::phase_boundary();
     accumulate<kMode>(output, scores, value_lds, lane);
     isa::phase_boundary();
   }
 
   if (rows == 0) return;
-  const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer = isa::make_buffer(
-      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
-      span_bytes(rows, out_row_bytes));
-  const int64_t lse_row =
-      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
-  const BufferResource lse_buffer =
-      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
-  const int lane_out = Walk::kVotes ? isa::lane_anew() : lane;  // one that the loop has no registers for
-  for (int q = 0; q < kQueryTiles; ++q) {
-    const int row = q * kMfma + lane_column(lane_out);
-    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds,
-                        lane_out);
-    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
-    const bool writes = lane_group(lane_out) == 0 && row < rows;
-    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
-                          writes ? row * sizeof(float) : kOutOfBounds);
-  }
+  // Where the walk is a list, the loop has no registers to spare for what comes now.
+  if constexpr (Walk::kVotes)
+    store_results<kMode>(isa::arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
+                         softmax, isa::lane_anew());
+  else
+    store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);
 }
 
 }  // namespace
@@ -302,5 +334,11 @@ LRA_FORWARD_KERNEL(rtz, RoundMode::kRtz)
 LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
 LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
 LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+
+extern "C" LRA_KERNEL
+    __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup))) void
+    attention_skip_order(OrderArguments arguments) {
+  order_by_work(arguments);
+}
 
 }  // namespace liteattention_rocm

@@ -3,8 +3,7 @@
 // A tile stays in the list unless it is negligible for every query row of the workgroup: unless, in log2
 // units, the maximum of its scores lies by more than the threshold below the maximum of the tiles visited
 // before it. Each wave votes with scores it has anyway, gathers the votes of a word in a scalar register, and
-// ORs them into the written list when the walk leaves the word. Nothing is exchanged between waves, and votes
-// never change the output of the call they are cast in.
+// ORs them into the written list when the walk leaves the word. Nothing is exchanged between waves.
 #pragma once
 
 #include "fragments.hpp"
@@ -30,75 +29,78 @@ LRA_DEVICE uint32_t ordered_query_tile(const SkipArguments& arguments) {
   return ((ScalarWords)arguments.order)[first_list_row(arguments) + place];
 }
 
-// The tiles of one row of the read list, in the direction of the walk, and this wave's votes on them.
+// The tiles of one row of the read list, in the direction of the walk, and this wave's votes on them. Words
+// are held mirrored in a backward walk, so that the next tile is always the lowest bit.
 class ListedTiles {
  public:
   static constexpr bool kVotes = true;
 
   LRA_DEVICE ListedTiles(const SkipArguments& arguments, uint32_t query_tile)
-      : seqlen_kv_(arguments.seqlen_kv), tiles_((arguments.seqlen_kv + kKvRowsPerTile - 1) / kKvRowsPerTile),
-        backward_(arguments.backward), word_(backward_ ? arguments.words : -1), words_left_(arguments.words) {
+      : rows_(arguments.seqlen_kv), mirror_(arguments.backward ? kTilesPerWord - 1 : 0),
+        votes_count_(arguments.votes_count), word_(mirror_ ? arguments.words : -1),
+        end_word_(mirror_ ? -1 : arguments.words) {
     const int64_t row = first_list_row(arguments) + query_tile;
     read_ = (ScalarWords)arguments.read_list + row * arguments.words;
     written_ = arguments.write_list + row * arguments.words;
   }
 
   // A list that names no tile first is walked as if that were tile 0.
-  LRA_DEVICE int first(int) {
-    tile_ = take();
-    if (tile_ >= tiles_) tile_ = 0;
-    kept_ = bit(tile_);
-    return remaining_from(tile_);
+  LRA_DEVICE int first(int rows) {
+    int remaining = next(rows);
+    if (remaining <= 0) {
+      remaining = rows;
+      word_ = 0;
+      next_bit_ = mirrored(1);
+    }
+    kept_ = bit_ = next_bit_;
+    voted_word_ = word_;
+    return remaining;
   }
   LRA_DEVICE int next(int) {
-    next_ = take();
-    return next_ < tiles_ ? remaining_from(next_) : 0;
+    while (bits_ == 0) {
+      word_ += mirror_ ? -1 : 1;
+      bits_ = 1;
+      if (word_ == end_word_)
+        rows_ = -kKvRowsPerTile;  // whatever tile is taken now, it has no rows
+      else
+        bits_ = mirrored(read_[word_]);
+    }
+    next_bit_ = bits_ & -bits_;
+    bits_ ^= next_bit_;
+    const int tile = word_ * kTilesPerWord + (__builtin_ctz(next_bit_) ^ mirror_);
+    return rows_ - tile * kKvRowsPerTile;
   }
 
-  // About the current tile, whether or not the next is known already.
-  LRA_DEVICE void vote(bool keep) { kept_ |= keep ? bit(tile_) : 0; }
-  LRA_DEVICE void leave() {
-    const uint32_t word = tile_ / kTilesPerWord;
-    if (next_ / kTilesPerWord != word) {
-      isa::atomic_or(written_ + word, kept_);
+  // This wave's vote on the current tile, after the next is known. Whether the wave goes on with the tile.
+  LRA_DEVICE bool vote(bool keep) {
+    kept_ |= keep ? bit_ : 0;
+    bit_ = next_bit_;
+    if (word_ != voted_word_) {
+      isa::atomic_or(written_ + voted_word_, mirrored(kept_));
       kept_ = 0;
+      voted_word_ = word_;
     }
-    tile_ = next_;
+    return keep || !votes_count_;
   }
 
  private:
-  static constexpr uint32_t kNone = ~0u;
-
-  static LRA_DEVICE uint32_t bit(uint32_t tile) { return 1u << (tile % kTilesPerWord); }
-  LRA_DEVICE int remaining_from(uint32_t tile) const { return seqlen_kv_ - tile * kKvRowsPerTile; }
-
-  LRA_DEVICE uint32_t take() {
-    while (bits_ == 0) {
-      if (words_left_ == 0) return kNone;
-      --words_left_;
-      word_ += backward_ ? -1 : 1;
-      bits_ = read_[word_];
-      if (backward_) bits_ = __builtin_bitreverse32(bits_);
-    }
-    const uint32_t lowest = __builtin_ctz(bits_);
-    bits_ &= bits_ - 1;
-    return word_ * kTilesPerWord + (backward_ ? kTilesPerWord - 1 - lowest : lowest);
-  }
+  LRA_DEVICE uint32_t mirrored(uint32_t word) const { return mirror_ ? __builtin_bitreverse32(word) : word; }
 
   ScalarWords read_;
   uint32_t* written_;
-  int seqlen_kv_;
-  uint32_t tiles_;
-  int backward_;
-  int word_, words_left_;  // the word that bits_ are from, and how many lie behind it
-  uint32_t bits_ = 0;      // not taken yet; mirrored in a backward walk, so that the lowest is the next
-  uint32_t tile_ = kNone, next_ = kNone;
-  uint32_t kept_ = 0;  // votes on the tiles of tile_'s word
+  int rows_;  // of the sequence
+  int mirror_, votes_count_;
+  int word_, end_word_;              // the open word, and what follows the last
+  uint32_t bits_ = 0;                // tiles of the open word that were not taken yet
+  uint32_t bit_ = 0, next_bit_ = 0;  // of the current and the next tile
+  uint32_t kept_ = 0;                // votes on the tiles of the current tile's word, …
+  int voted_word_ = 0;               // … which is this one
 };
 
-// The lanes whose query row wants the tile; a NaN score always does.
-LRA_DEVICE uint64_t lanes_in_favour(float tile_maximum, float maximum, float c, float threshold) {
-  return isa::ballot(!((tile_maximum - maximum) * c <= threshold));
+// Whether a row whose largest score in the tile leads all earlier ones by `lead` log2 units wants the tile: a
+// bit per lane. A NaN always does.
+LRA_DEVICE uint64_t lanes_in_favour(float lead, float threshold) {
+  return isa::ballot(!(lead <= threshold));
 }
 
 }  // namespace liteattention_rocm

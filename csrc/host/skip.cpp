@@ -1,8 +1,10 @@
 #include "host/skip.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "device/skip_arguments.hpp"
 #include "host/kernels.hpp"
@@ -27,6 +29,8 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
                             : threshold;
   arguments.words = static_cast<int32_t>((plan.kv_tiles() + kTilesPerWord - 1) / kTilesPerWord);
   arguments.backward = call.backward;
+  // Where nothing is worth keeping, not even the first tile, only the list is affected.
+  arguments.votes_count = call.votes_count && call.threshold < 0;
   return arguments;
 }
 
@@ -61,6 +65,46 @@ void skip_forward(int library, int device, std::string_view arch, int compute_un
             hip.module_launch_kernel(kernels.skip_forward[rounding], launch.grid[0], launch.grid[1],
                                      launch.grid[2], kThreadsPerWorkgroup, 1, 1, 0, stream, nullptr, extra))
       hip.fail(error, launch_text(kSkipKernels[rounding], launch));
+  }
+}
+
+void skip_order(int library, int device, std::string_view arch, int compute_units, const OrderCall& call) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMaxGridY = 65535;
+  const HipLibrary& hip = hip_library(library);
+  for (const auto& [name, value] :
+       {std::pair{"heads", call.heads}, {"query_tiles", call.query_tiles}, {"words", call.words}})
+    if (value < 0 || value > kMost)
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + ", allowed are 0 to " +
+                                  std::to_string(kMost));
+  if (call.heads == 0 || call.query_tiles == 0) return;
+  check_address("list", call.list, alignof(uint32_t));
+  check_address("counts", call.counts, alignof(uint32_t));
+  check_address("order", call.order, alignof(uint32_t));
+
+  const auto stream = reinterpret_cast<hipStream_t>(call.stream);
+  const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
+  const CurrentDevice current(hip, device);
+  OrderArguments arguments{};
+  arguments.query_tiles = static_cast<int32_t>(call.query_tiles);
+  arguments.words = static_cast<int32_t>(call.words);
+  size_t bytes = sizeof arguments;
+  void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   HIP_LAUNCH_PARAM_END};
+  for (int64_t first = 0; first < call.heads; first += kMaxGridY) {
+    const Launch launch{{static_cast<uint32_t>((call.query_tiles + kOrderedTiles - 1) / kOrderedTiles),
+                         static_cast<uint32_t>(std::min(call.heads - first, kMaxGridY)), 1},
+                        first};
+    const auto rows_at = [&](uint64_t address, int64_t words) {
+      return reinterpret_cast<uint32_t*>(address + first * call.query_tiles * words * sizeof(uint32_t));
+    };
+    arguments.list = rows_at(call.list, call.words);
+    arguments.counts = rows_at(call.counts, 1);
+    arguments.order = rows_at(call.order, 1);
+    if (const hipError_t error =
+            hip.module_launch_kernel(kernels.skip_order, launch.grid[0], launch.grid[1], launch.grid[2],
+                                     kThreadsPerWorkgroup, 1, 1, 0, stream, nullptr, extra))
+      hip.fail(error, launch_text(kOrderKernel, launch));
   }
 }
 

@@ -1,9 +1,10 @@
 """Skip lists: which KV tiles each query tile visits.
 
-On the device a list is one bit per tile: int32 [batch, heads, query tiles, words], bit i of word w for KV tile
-32·w + i, the bits behind the last tile 0. At the API's edge it is the field's int16 ranges: [batch, heads, query
-tiles, 2 + KV tiles], a row being [length, end_n, start_n, …, end_0, start_0] with `length` entries behind the
-first, walked as range(start + step, end + step, step), range 0 first; step is +1 in phase 1 and −1 in phase 0.
+On the device a list is one bit per tile: int32 [batch, heads, query tiles, words], bit i of word w for KV
+tile 32·w + i, the bits behind the last tile 0. At the API's edge it is the field's int16 ranges: [batch,
+heads, query tiles, 2 + KV tiles], a row being [length, end_n, start_n, …, end_0, start_0] with `length`
+entries behind the first, walked as range(start + step, end + step, step), range 0 first; step is +1 in phase
+1 and −1 in phase 0.
 """
 
 import torch
@@ -98,22 +99,24 @@ def _place(ranges, marks, position, value) -> None:
     ranges.scatter_(-1, torch.where(marks, position, spare), torch.where(marks, value, 0))
 
 
-def from_ranges(ranges: torch.Tensor, tiles: int, phase: int) -> torch.Tensor:
-    """The int16 ranges [batch, heads, query tiles, 2 + tiles] of a walk in `phase` → int32 [..., words].
+def from_ranges(ranges: torch.Tensor, phase: int) -> tuple[torch.Tensor, int]:
+    """The int16 ranges [batch, heads, query tiles, 2 + KV tiles] of a walk in `phase`, as int32 [..., words],
+    and the number of KV tiles.
 
     Raises:
         TypeError: no int16 tensor.
-        ValueError: another shape; or a row that visits nothing, or whose ranges leave the tiles, are empty,
+        ValueError: another rank; or a row that visits nothing, or whose ranges leave the tiles, are empty,
             overlap or run against the walk. Names the row and the reason.
     """
-    _check_range_tiles(tiles)
     if not isinstance(ranges, torch.Tensor) or ranges.dtype != torch.int16:
         raise TypeError(f"a skip list must be an int16 tensor, got {getattr(ranges, 'dtype', type(ranges))}")
-    if ranges.dim() != 4 or ranges.shape[-1] != tiles + 2:
+    if ranges.dim() != 4 or ranges.shape[-1] < 3:
         raise ValueError(
-            f"a skip list must have shape [batch, heads, query tiles, 2 + {tiles} KV tiles], got "
+            "a skip list must have shape [batch, heads, query tiles, 2 + KV tiles], got "
             f"{tuple(ranges.shape)}"
         )
+    tiles = ranges.shape[-1] - 2
+    _check_range_tiles(tiles)
     entries = ranges.cpu().to(torch.int64)
     length = entries[..., 0]
     _refuse(length, length <= 0, lambda n: f"visits no tile: its length is {n}")
@@ -139,7 +142,7 @@ def from_ranges(ranges: torch.Tensor, tiles: int, phase: int) -> torch.Tensor:
     change = torch.zeros(*length.shape, tiles + 1, dtype=torch.int64)
     change.scatter_add_(-1, where[0], used.to(torch.int64))
     change.scatter_add_(-1, where[1] + 1, -used.to(torch.int64))
-    return pack(change.cumsum(-1)[..., :tiles] > 0).to(ranges.device)
+    return pack(change.cumsum(-1)[..., :tiles] > 0).to(ranges.device), tiles
 
 
 def _refuse(values, bad, reason) -> None:
@@ -152,8 +155,8 @@ def _refuse(values, bad, reason) -> None:
 def _check_range_tiles(tiles: int) -> None:
     if tiles > MAX_RANGE_TILES:
         raise ValueError(
-            f"int16 ranges name at most {MAX_RANGE_TILES} KV tiles ({MAX_RANGE_TILES * KV_ROWS_PER_TILE} rows), "
-            f"got {tiles}; the bits have no such limit"
+            f"int16 ranges name at most {MAX_RANGE_TILES} KV tiles ({MAX_RANGE_TILES * KV_ROWS_PER_TILE} "
+            f"rows), got {tiles}; the bits have no such limit"
         )
 
 

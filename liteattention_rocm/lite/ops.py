@@ -1,4 +1,4 @@
-"""The torch operator `liteattention_rocm::attention_skip`."""
+"""The torch operators `liteattention_rocm::attention_skip` and `liteattention_rocm::skip_order`."""
 
 import contextlib
 import math
@@ -15,9 +15,13 @@ NAME = "liteattention_rocm::attention_skip"
 torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
-    "bool backward, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
+    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
     "Tensor? order=None) -> (Tensor out, Tensor lse)",
 )
+
+
+ORDER = "liteattention_rocm::skip_order"
+torch.library.define(ORDER, "(Tensor list) -> (Tensor counts, Tensor order)")
 
 
 def check_threshold(threshold) -> float:
@@ -73,6 +77,7 @@ def _attention_skip(
     *,
     threshold,
     backward,
+    votes_count=False,
     scale=None,
     layout="bshd",
     rounding="rtne",
@@ -125,6 +130,7 @@ def _attention_skip(
             0 if order is None else order.data_ptr(),
             threshold,
             backward,
+            votes_count,
         )
     return out, lse
 
@@ -139,6 +145,7 @@ def _attention_skip_fake(
     *,
     threshold,
     backward,
+    votes_count=False,
     scale=None,
     layout="bshd",
     rounding="rtne",
@@ -147,3 +154,47 @@ def _attention_skip_fake(
 ):
     sizes, *_ = _check(q, k, v, read_list, write_list, threshold, scale, layout, rounding, order)
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
+
+
+@torch.library.impl(ORDER, "default")
+def _skip_order(list):
+    """int32 [batch, heads, query tiles, words] → tiles listed by each query tile, and the query tiles of each
+    head by falling count: int32 [batch, heads, query tiles] both."""
+    counts, order = _skip_order_fake(list)
+    batch, heads, query_tiles, words = list.shape
+    if counts.numel() == 0:
+        return counts, order
+    target = runtime.target(list.device)
+    list = list.contiguous()
+    with contextlib.ExitStack() as memory:
+        if target.library is not None:
+            stream = 0
+            for name, tensor in (("list", list), ("counts", counts), ("order", order)):
+                memory.enter_context(simulator.register(tensor, name, name != "list", library=target.library))
+        else:
+            stream = torch.cuda.current_stream(target.device).cuda_stream
+        _C.skip_order(
+            target.hip,
+            target.device,
+            target.architecture,
+            target.compute_units,
+            list.data_ptr(),
+            counts.data_ptr(),
+            order.data_ptr(),
+            batch * heads,
+            query_tiles,
+            words,
+            stream,
+        )
+    return counts, order
+
+
+@torch.library.register_fake(ORDER)
+def _skip_order_fake(list):
+    if list.dtype != torch.int32:
+        raise TypeError(f"list must have dtype torch.int32, got {list.dtype}")
+    if list.dim() != 4:
+        raise ValueError(
+            f"list must have 4 dimensions [batch, heads, query tiles, words], got {tuple(list.shape)}"
+        )
+    return list.new_empty(list.shape[:3]), list.new_empty(list.shape[:3])

@@ -8,8 +8,8 @@ _VISITED, _SKIPPED, _GROUND = (38, 70, 131), (236, 236, 236), (255, 255, 255)
 
 
 def draw(kept, path, *, title: str) -> None:
-    """Writes a PNG with a panel per batch entry and head: a row per query tile, a column per KV tile, dark where
-    the tile is visited.
+    """Writes a PNG with a panel per batch entry and head: a row per query tile, a column per KV tile, dark
+    where the tile is visited.
 
     Args:
         kept: bool [batch, heads, query tiles, KV tiles].
