@@ -69,7 +69,7 @@ def find(name: str) -> Arm:
         threshold = math.nan
     if base != OURS or not at or not (threshold < 0 or threshold == math.inf):
         raise ValueError(
-            f"--arms: unknown arm {name!r} (allowed: {', '.join(ARMS)}, and {OURS}{AT}T with a threshold T < 0)"
+            f"--arms: unknown arm {name!r} (allowed: {', '.join(ARMS)}, {OURS}{AT}T with a threshold T < 0)"
         )
     about = f"this project's code object, rtz, skipping at {threshold:g}"
     return Arm(name, "liteattention_rocm", about, "rtz", "attention_", threshold)

@@ -311,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
         options.model_id = tiny_wan.MODEL_ID
         description = (
             "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
-            f"({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of {tiny_wan.HEAD_DIM}): its video shows no scene"
+            f"({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of {tiny_wan.HEAD_DIM}): it shows no scene"
         )
     console.print(f"Device: {device_text}\nModel: {description}", highlight=False)
     try:
@@ -322,6 +322,7 @@ def main(argv: list[str] | None = None) -> int:
     finished = [name for name, result in results.items() if result["status"] == "ok"]
     compared = compare_pairs(options.output, finished)
     check = reports.noise_floor_check(compared)
+    skipped = skipping.summarise(results, compared)
     report = {
         "schema": SCHEMA,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -335,8 +336,8 @@ def main(argv: list[str] | None = None) -> int:
         },
         "arms": results,
         "pairs": compared,
-        "checks": [check] if check else [],
-        "skipping": skipping.summarise(results, compared),
+        "checks": ([check] if check else []) + skipping.checks(skipped),
+        "skipping": skipped,
     }
     if report["skipping"]:
         report["skipping"]["plot"] = skipping.plot(report["skipping"], options.output)

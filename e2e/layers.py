@@ -77,9 +77,7 @@ class LayerCalls:
         self.self_instructions.clear()
 
     def summary(self) -> list[dict[str, Any]]:
-        """Per kind of call: role, backend, count, instructions, query shape [B, S, H, D], KV length, V strided
-        or not.
-        """
+        """Per kind of call: role, backend, counts, query shape [B, S, H, D], KV length, V strided or not."""
         return [
             {
                 "role": role,

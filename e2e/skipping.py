@@ -15,6 +15,8 @@ from e2e.plot import Line, Panel, draw
 
 FOLDER = "sparsity"  # below an arm's folder: what the plugin dumps
 PLOT = "sweep.png"
+CAREFUL = -6.0  # down from here a threshold is to leave the video as near to dense as rounding does
+TOLERANCE_DB = 1.0
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -118,6 +120,30 @@ def break_even(skipping: list[dict[str, Any]], dense: dict[str, Any]) -> float |
         return None
     slope, start = np.polyfit(shares, [count for _, count in points], 1)
     return float((fmean(executed) - start) / slope)
+
+
+def checks(summary: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Whether PSNR to dense reaches the noise floor, per arm with a threshold of at most :data:`CAREFUL`.
+
+    Returns:
+        Checks with ``name``, ``passed`` and ``detail``; none without a dense arm and a noise floor.
+    """
+    if summary is None or summary["noise_floor"] is None:
+        return []
+    floor = np.inf if summary["noise_floor_db"] is None else summary["noise_floor_db"]
+    found = []
+    for name, entry in summary["arms"].items():
+        if entry["identical"] is None or entry["threshold"] > CAREFUL:
+            continue
+        psnr = np.inf if entry["psnr_db"] is None else entry["psnr_db"]
+        found.append(
+            {
+                "name": f"PSNR({name}, {arms.OURS}) >= noise floor - {TOLERANCE_DB:g} dB",
+                "passed": bool(psnr >= floor - TOLERANCE_DB),
+                "detail": f"{psnr:.2f} dB against {floor:.2f} dB, {entry['skipped']:.1%} skipped",
+            }
+        )
+    return found
 
 
 def rows(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -41,8 +41,8 @@ class Head:
     Attributes:
         time, height: how far the score falls away from its peak, in log2 units of a weight: an axis's
             cosines go from +1 to about −1 times this.
-        drift: frames that the peak moves from the first timestep to the last.
-        rows: likewise, rows of tokens.
+        drift: frames that the place looked at moves from the first timestep to the last, later being positive.
+        rows: likewise, rows of tokens, downwards.
     """
 
     time: float
@@ -162,7 +162,7 @@ def place_constants(attention: torch.nn.Module, kinds: list[Head]) -> None:
             length = math.sqrt(score / LOG2_E * math.sqrt(dim))
             query[head, pair, 0] = key[head, pair, 0] = length
             # A turn by frequency·drift moves the peak by drift tokens; to first order it adds this.
-            turning[head, pair, 1] = -length * frequency * drift
+            turning[head, pair, 1] = length * frequency * drift
     for linear, constant in ((attention.to_q, query), (attention.to_k, key)):
         torch.nn.init.normal_(linear.weight, std=CONTENT_DEVIATION * width**-0.5)
         linear.weight[:, DRIFT_CHANNEL] = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,6 @@ def folder(value: Any) -> Path:
     return Path(value)
 
 
-def setting(read: Callable[[Any], Any], default: Any) -> Any:
-    return field(default=default, metadata={"read": read})
-
-
 @dataclass(frozen=True)
 class Settings:
     """What ``--attention-backend-config`` may set.
@@ -118,15 +114,15 @@ class Settings:
         dump: folder for a JSON file per denoising run with the sparsity of every call.
     """
 
-    rounding: str = setting(one_of(*ROUNDINGS), "rtz")
-    enable: bool | None = setting(boolean, None)
-    threshold: float | None = setting(threshold, None)
-    exact_first_steps: int = setting(count, 1)
-    must_do: tuple[int, ...] = setting(ranges, ())
-    calibration: dict[str, tuple[float, ...]] | None = setting(calibrated, None)
-    revive_every: int = setting(count, 0)
-    log: bool = setting(boolean, False)
-    dump: Path | None = setting(folder, None)
+    rounding: str = "rtz"
+    enable: bool | None = None
+    threshold: float | None = None
+    exact_first_steps: int = 1
+    must_do: tuple[int, ...] = ()
+    calibration: dict[str, tuple[float, ...]] | None = None
+    revive_every: int = 0
+    log: bool = False
+    dump: Path | None = None
 
     @property
     def skipping(self) -> bool:
@@ -164,24 +160,34 @@ class Settings:
             ValueError: an unknown key (unless ``shared``) or a value that is not allowed, naming both.
         """
         config = dict(config or {})
-        known = {entry.name: entry for entry in fields(cls)}
-        unknown = [key for key in config if key not in known]
+        unknown = [key for key in config if key not in READERS]
         if unknown and not shared:
             raise ValueError(
                 f"attention_backend_config: unknown key {unknown[0]!r} for {BACKEND_NAME} "
-                f"(allowed: {', '.join(known)})"
+                f"(allowed: {', '.join(READERS)})"
             )
         values = {}
-        for key in known:
-            if key not in config:
-                continue
+        for key in (key for key in config if key in READERS):
             try:
-                values[key] = known[key].metadata["read"](config[key])
+                values[key] = READERS[key](config[key])
             except Refused as allowed:
                 raise ValueError(
                     f"attention_backend_config: {key}={config[key]!r} (allowed: {allowed})"
                 ) from None
         return cls(**values)
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "rounding": one_of(*ROUNDINGS),
+    "enable": boolean,
+    "threshold": threshold,
+    "exact_first_steps": count,
+    "must_do": ranges,
+    "calibration": calibrated,
+    "revive_every": count,
+    "log": boolean,
+    "dump": folder,
+}
 
 
 def configured_settings() -> Settings:

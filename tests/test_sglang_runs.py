@@ -1,5 +1,6 @@
 """Denoising runs through SGLang's pipeline with skip lists: what each step read, and what is left behind."""
 
+import itertools
 import json
 import re
 
@@ -102,5 +103,5 @@ def test_blocks_that_cache_dit_answers_refresh_theirs(runs):
     cached = actions(calls, 1, "conditional")
     steps = [step for step, _ in cached]
     assert 1 < len(steps) < 6 and steps[:2] == [0, 1]
-    for (before, _), (step, action) in zip(cached, cached[1:], strict=False):
+    for (before, _), (step, action) in itertools.pairwise(cached):
         assert action == ("skip" if step == before + 1 else "fresh")
