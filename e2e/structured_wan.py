@@ -41,7 +41,8 @@ class Head:
     Attributes:
         time, height: how far the score falls away from its peak, in log2 units of a weight: an axis's
             cosines go from +1 to about −1 times this.
-        drift: frames that the place looked at moves from the first timestep to the last, later being positive.
+        drift: frames that the place looked at moves from the first timestep to the last, later in the video
+            being positive.
         rows: likewise, rows of tokens, downwards.
     """
 

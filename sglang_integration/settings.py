@@ -72,9 +72,9 @@ def ranges(value: Any) -> tuple[int, ...]:
 
 
 def calibrated(value: Any) -> dict[str, tuple[float, ...]]:
-    """The table ``layers`` of a TOML file: per layer's name one threshold a step; the last one stays."""
+    """The table ``thresholds`` of a TOML file: per layer's name one threshold a step; the last one stays."""
     try:
-        layers = tomllib.loads(Path(value).read_text())["layers"]
+        layers = tomllib.loads(Path(value).read_text())["thresholds"]
         thresholds = {name: tuple(threshold(entry) for entry in steps) for name, steps in layers.items()}
         if not all(thresholds.values()):
             raise Refused("at least one step per layer")
@@ -83,9 +83,9 @@ def calibrated(value: Any) -> dict[str, tuple[float, ...]]:
     except tomllib.TOMLDecodeError as error:
         raise Refused(f"a TOML file; {error}") from None
     except KeyError:
-        raise Refused("a TOML file with the table [layers]") from None
+        raise Refused("a TOML file with the table [thresholds]") from None
     except Refused as allowed:
-        raise Refused(f"a TOML file with lists of thresholds in [layers]: {allowed}") from None
+        raise Refused(f"a TOML file with lists in [thresholds]: {allowed}") from None
     return thresholds
 
 
@@ -105,7 +105,9 @@ class Settings:
         enable: whether self-attention skips KV tiles. None: where a threshold or a calibration is given.
         threshold: a tile is dropped from the next step on when all its scores lie this far below their rows'
             running maxima, in log2 units of a weight.
-        exact_first_steps: so many steps of a run visit every tile.
+        exact_first_steps: so many steps of a run visit every tile. 0 also drops, in every call, what that
+            call finds negligible.
+        skip_within_call: after those steps, drop in every call what that call finds negligible.
         must_do: key tokens that are never dropped, ``(start, end, start, end, …)``, ends exclusive. What lies
             behind a layer's last token is no range of that layer's.
         calibration: thresholds per layer's name and step; given as a TOML file.
@@ -118,6 +120,7 @@ class Settings:
     enable: bool | None = None
     threshold: float | None = None
     exact_first_steps: int = 1
+    skip_within_call: bool = False
     must_do: tuple[int, ...] = ()
     calibration: dict[str, tuple[float, ...]] | None = None
     revive_every: int = 0
@@ -182,6 +185,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "enable": boolean,
     "threshold": threshold,
     "exact_first_steps": count,
+    "skip_within_call": boolean,
     "must_do": ranges,
     "calibration": calibrated,
     "revive_every": count,

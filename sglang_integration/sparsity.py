@@ -29,7 +29,8 @@ class Call:
         branch: ``conditional`` or ``unconditional``.
         step: index of the denoising step.
         loop: how often the loop had begun anew in this run.
-        action: ``dense`` (an exact step that writes no list), ``fresh`` (the first of the lists) or ``skip``.
+        action: ``dense`` (a step that is to be exact and writes no list, or a layer in which skipping doesn't
+            pay), ``fresh`` (visits every tile and writes the first list) or ``skip``.
         skipped: share of the KV tiles not visited, 0…1.
         threshold: in log2 units.
         shape: batch, query length, heads, channels, key length.

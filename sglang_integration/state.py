@@ -113,15 +113,15 @@ class DenoisingRun:
             kept = self.lists.get((layer, place.negative))
             fresh = kept is None or kept.step != place.step - 1 or kept.shape != shape
             if kept is None:
-                kept = LayerLists(make_attention(self.settings), place.step, shape)
+                kept = LayerLists(make_attention(self.settings, name), place.step, shape)
                 self.lists[layer, place.negative] = kept
             elif fresh:
                 kept.attention.reset_skip_state()
             kept.step, kept.shape = place.step, shape
             kept.attention.set_threshold(limit)
             must_do = self.settings.must_do_within(key.shape[1])
+            action = "dense" if kept.attention.is_dense else "fresh" if fresh else "skip"
             out = kept.attention(query, key, value, scale=scale, must_do_list=must_do)
-            action = "fresh" if fresh else "skip"
             skipped = kept.attention.calc_percentage() if self.record is not None else 0.0
         if self.record is not None:
             branch = "unconditional" if place.negative else "conditional"
@@ -129,15 +129,17 @@ class DenoisingRun:
         return out
 
 
-def make_attention(settings: Settings) -> Any:
-    """A ``LiteAttention`` for one layer in one branch of one run."""
+def make_attention(settings: Settings, name: str) -> Any:
+    """A ``LiteAttention`` for one layer, by its name, in one branch of one run."""
     return lite.LiteAttention(
         True,
         settings.base_threshold,
         layout="bshd",
         rounding=settings.rounding,
         exact_first_step=settings.exact_first_steps > 0,
+        skip_within_call=settings.skip_within_call,
         revive_every=settings.revive_every,
+        name=name,
     )
 
 

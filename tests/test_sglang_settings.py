@@ -12,13 +12,14 @@ CONFIG = {
     "enable": True,
     "threshold": -7.5,
     "exact_first_steps": 2,
+    "skip_within_call": True,
     "must_do": [0, 64, 128, 200],
     "revive_every": 4,
     "log": True,
     "dump": "sparsity",
 }
 PAIRS = (
-    "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,must_do=0 64 128 200,"
+    "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,must_do=0 64 128 200,"
     "revive_every=4,log=true,dump=sparsity"
 )
 YAML = """
@@ -26,6 +27,7 @@ rounding: rtne
 enable: yes
 threshold: -7.5
 exact_first_steps: 2
+skip_within_call: true
 must_do: [0, 64, 128, 200]
 revive_every: 4
 log: true
@@ -69,6 +71,7 @@ def test_every_form_carries_every_type(settings, tmp_path, form):
         enable=True,
         threshold=-7.5,
         exact_first_steps=2,
+        skip_within_call=True,
         must_do=(0, 64, 128, 200),
         revive_every=4,
         log=True,
@@ -89,7 +92,7 @@ def test_thresholds(settings, given, threshold):
 
 def test_calibration_file(settings, tmp_path):
     file = tmp_path / "c.toml"
-    file.write_text('[layers]\n"blocks.0.attn1" = [-12, -9.5, -inf]\n')
+    file.write_text('[thresholds]\n"blocks.0.attn1" = [-12, -9.5, -inf]\n')
     parsed = settings.configured(f"calibration={file},threshold=-8")
     assert parsed.skipping
     assert [parsed.threshold_for("blocks.0.attn1", step) for step in range(4)] == [
@@ -152,11 +155,11 @@ def test_bad_configuration_is_refused(settings, config, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[layer]\n", r"the table \[layers\]"),
-        ('[layers]\n"a" = [0.5]\n', "below 0"),
-        ('[layers]\n"a" = -3.0\n', "not iterable"),
-        ('[layers]\n"a" = []\n', "at least one step"),
-        ('layers = "a"\n', "TOML file"),
+        ("[layer]\n", r"the table \[thresholds\]"),
+        ('[thresholds]\n"a" = [0.5]\n', "below 0"),
+        ('[thresholds]\n"a" = -3.0\n', "not iterable"),
+        ('[thresholds]\n"a" = []\n', "at least one step"),
+        ('thresholds = "a"\n', "TOML file"),
     ],
 )
 def test_bad_calibration_is_refused(settings, tmp_path, text, message):

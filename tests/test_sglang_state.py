@@ -28,6 +28,7 @@ class Lists:
     def __init__(self, enable_skipping, threshold, **options):
         self.options, self.threshold, self.calls, self.must_do = options, threshold, 0, []
         self.thresholds = []
+        self.is_dense = False
         type(self).made.append(weakref.ref(self))
 
     def reset_skip_state(self):
@@ -338,7 +339,7 @@ def test_exact_first_steps(fake, configure, exact, expected):
 
 def test_settings_reach_the_lists(fake, configure, tmp_path):
     file = tmp_path / "calibration.toml"
-    file.write_text('[layers]\n"blocks.0.attn1" = [-9.0, -7.5]\n')
+    file.write_text('[thresholds]\n"blocks.0.attn1" = [-9.0, -7.5]\n')
     configure(
         calibration=str(file), must_do="0 3 6 99 200 300", revive_every=5, rounding="rtna", threshold=-11
     )
@@ -353,7 +354,9 @@ def test_settings_reach_the_lists(fake, configure, tmp_path):
         "layout": "bshd",
         "rounding": "rtna",
         "exact_first_step": True,
+        "skip_within_call": False,
         "revive_every": 5,
+        "name": "blocks.0.attn1",
     }
 
 
