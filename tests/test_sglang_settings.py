@@ -19,8 +19,8 @@ CONFIG = {
     "dump": "sparsity",
 }
 PAIRS = (
-    "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,must_do=0 64 128 200,"
-    "revive_every=4,log=true,dump=sparsity"
+    "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,"
+    "must_do=0 64 128 200,revive_every=4,log=true,dump=sparsity"
 )
 YAML = """
 rounding: rtne
