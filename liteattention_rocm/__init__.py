@@ -8,9 +8,10 @@ import importlib.util as _importlib_util
 
 from .rounding import RoundMode
 
-__all__ = ["RoundMode", "attention", "prepare"]
+__all__ = ["LiteAttention", "RoundMode", "attention", "prepare"]
 
 if _importlib_util.find_spec("torch") is not None:
+    from .lite import LiteAttention
     from .ops import attention
     from .runtime import prepare
 

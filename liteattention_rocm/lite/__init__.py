@@ -1,0 +1,5 @@
+"""LiteAttention: attention that skips what no query looks at, across the steps of a denoising run."""
+
+from .attention import LiteAttention
+
+__all__ = ["LiteAttention"]
