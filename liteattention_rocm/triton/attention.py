@@ -65,35 +65,45 @@ def _strides(tensor, dimensions) -> tuple[int, int, int]:
     return tuple(tensor.stride(d) for d in dimensions)
 
 
-def _scalars(scale: float) -> dict:
-    magnitude = abs(scale)
+def launch_arguments(q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0) -> dict:
+    """What `kernels.forward` takes at run time, by name. lists: indices, counts and votes of a listed walk."""
+    dimensions = arguments.LAYOUTS[layout]
+    indices, counts, votes = lists or (q, q, q)
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    tensors = (("q", q), ("k", k), ("v", v), ("o", out))
     return {
-        "scale": magnitude,
+        "query": q,
+        "key": k,
+        "value": v,
+        "out": out,
+        "lse": lse if lse.numel() else out,
+        "indices": indices,
+        "counts": counts,
+        "votes": votes,
+        "scale": abs(scale),
         # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
-        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
+        "scale_log2e": max(abs(scale) * math.log2(math.e), _FLT_MIN),
+        "threshold": threshold,
+        **{
+            f"{name}_{dimension}": stride
+            for name, tensor in tensors
+            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
+        },
+        "heads": sizes.heads,
+        "heads_per_kv_head": sizes.heads // sizes.kv_heads,
+        "rows": sizes.seqlen_q,
+        "columns": sizes.seqlen_kv,
+        "tiles": tiles,
+        "words": -(-tiles // TILES_PER_WORD),
     }
 
 
 def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
-    dimensions = arguments.LAYOUTS[layout]
-    indices, counts, votes = lists or (q, q, q)
-    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
     kernels.forward[grid](
-        q, k, v, out, lse if lse.numel() else out, indices, counts, votes,
-        **_scalars(scale),
-        threshold=threshold,
-        **{
-            f"{name}_{dimension}": stride
-            for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out))
-            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
-        },
-        heads=sizes.heads,
-        heads_per_kv_head=sizes.heads // sizes.kv_heads,
-        rows=sizes.seqlen_q,
-        columns=sizes.seqlen_kv,
-        tiles=tiles,
-        words=-(-tiles // TILES_PER_WORD),
+        **launch_arguments(
+            q, k, v, out, lse, sizes, layout=layout, scale=scale, lists=lists, threshold=threshold
+        ),
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,
         LSE=lse.numel() > 0,
@@ -104,7 +114,7 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         FUSED=FUSED,
         INTERPRETED=q.device.type == "cpu",
         **chosen.options(),
-    )  # fmt: skip
+    )
 
 
 def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
