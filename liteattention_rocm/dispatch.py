@@ -73,7 +73,7 @@ def _current(device: torch.device):
 
 
 def _launches(tensors, sizes, layout: str):
-    """(q, k, v, out, lse and lists, sizes) of each launch of a call; what a kernel cannot address is copied."""
+    """(tensors, sizes) of each launch of a call. Of q, k and v, which lead, unaddressable ones are copied."""
     if sizes.empty:
         return
     row_dim = arguments.LAYOUTS[layout][2]
@@ -236,6 +236,7 @@ def _triton_architecture(device: torch.device) -> str:
     architecture = runtime.architecture_name(properties.gcnArchName)
     if architecture not in TRITON_ARCHITECTURES:
         raise RuntimeError(
-            f"the Triton kernel serves {', '.join(TRITON_ARCHITECTURES)} and NVIDIA devices, not {architecture}"
+            f"the Triton kernel serves {', '.join(TRITON_ARCHITECTURES)} and NVIDIA devices, "
+            f"not {architecture}"
         )
     return architecture

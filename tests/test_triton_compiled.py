@@ -81,7 +81,8 @@ def dense_call(rounding: str, layout: str, seqlen_q: int, seqlen_kv: int) -> Cal
 
 
 @pytest.mark.parametrize(
-    ("seqlen_q", "seqlen_kv", "layout"), [(130, 200, "bshd"), (1, 1, "bhsd"), (257, 64, "bhsd"), (2, 319, "bshd")]
+    ("seqlen_q", "seqlen_kv", "layout"),
+    [(130, 200, "bshd"), (1, 1, "bhsd"), (257, 64, "bhsd"), (2, 319, "bshd")],
 )
 @pytest.mark.parametrize("rounding", ["rtne", "rtz"])
 def test_dense(gfx942, rounding, layout, seqlen_q, seqlen_kv):

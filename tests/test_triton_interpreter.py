@@ -108,5 +108,5 @@ def test_a_launch_that_does_not_exist():
 
 
 def test_a_failure_tells_why():
-    with pytest.raises(RuntimeError, match="missing .* required"):
+    with pytest.raises(RuntimeError, match=r"missing .* required"):
         interpreter.run([("forward", {"q": torch.zeros(1), "scale": math.nan})])

@@ -30,7 +30,7 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 
 def _compile(kernel, architecture: str, constants: dict, options: dict):
-    """As Triton's launcher would specialise it for aligned tensors: strides of the tensors are multiples of 16."""
+    """As Triton's launcher specialises it for aligned tensors, whose strides are multiples of 16."""
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
         kind = name.split("_")[0]

@@ -1,4 +1,4 @@
-"""Calls of the Triton kernels, and what their results have to be: one judge for the interpreter and for gfx942."""
+"""Calls of the Triton kernels and what their results have to be, for the interpreter and for gfx942."""
 
 import math
 from dataclasses import dataclass, field
@@ -87,7 +87,7 @@ class Call:
 
 
 def judge_dense(call: Call) -> None:
-    """No farther from float64 than the rounding rules put the replica, and equal to it but for float32 sums."""
+    """No farther from float64 than the rounding rules put the replica, and alike but for float32 sums."""
     expected, expected_lse = reference.attention(call.q, call.k, call.v, scale=call.scale, layout=call.layout)
     replica, _ = reference.replica(
         call.q, call.k, call.v, scale=call.scale, layout=call.layout, rounding=call.rounding
@@ -98,8 +98,8 @@ def judge_dense(call: Call) -> None:
 
 
 def judge_same_arithmetic(out, other, expected) -> None:
-    """The two differ by far less than either does from float64: in the order of float32 sums, not in a rounding
-    mode. Which P and which outputs fall to the other side of a tie, that order decides."""
+    """The two differ by far less than either does from float64: in the order of float32 sums, not in a
+    rounding mode. Which P and which outputs fall to the other side of a tie, that order decides."""
     assert reference.rmse(out, other) <= 0.5 * reference.rmse(other, expected)
 
 
@@ -118,7 +118,7 @@ def judge_skipping(call: Call) -> int:
 
 
 def skipping_calls() -> dict[str, Call]:
-    """Walks in both directions over local attention: partial tiles, several words, thresholds, pinned tiles."""
+    """Walks in both directions over local attention: partial tiles, two words, thresholds, pinned tiles."""
     calls = {}
     for backward in (False, True):
         direction = "backward" if backward else "forward"
@@ -180,7 +180,9 @@ def halves(rounding: str) -> Call:
     """Every output is the middle of two values: many are ties of the rounding, of both signs."""
     v = torch.randn(1, 2, 2, HEAD_DIM).bfloat16()
     v[:, 1] = (v[:, 0].view(torch.int16) + torch.randint(-3, 4, v[:, 0].shape).short()).view(torch.bfloat16)
-    return Call(torch.zeros(1, 3, 2, HEAD_DIM).bfloat16(), torch.randn(1, 2, 2, HEAD_DIM).bfloat16(), v, rounding)
+    return Call(
+        torch.zeros(1, 3, 2, HEAD_DIM).bfloat16(), torch.randn(1, 2, 2, HEAD_DIM).bfloat16(), v, rounding
+    )
 
 
 def judge_halves(call: Call) -> None:

@@ -177,7 +177,7 @@ def _skip_order(list):
         counts.copy_(lists.count(list))
         for first in range(0, query_tiles, ORDERED_TILES):
             part = slice(first, first + ORDERED_TILES)
-            order[..., part] = first + counts[..., part].argsort(-1, descending=True, stable=True)
+            order[..., part] = first + counts[..., part].argsort(dim=-1, descending=True, stable=True)
         return counts, order
     target = kernel.target
     list = list.contiguous()

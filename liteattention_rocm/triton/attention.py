@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from .. import arguments
 from . import kernels
@@ -66,7 +65,7 @@ def _strides(tensor, dimensions) -> tuple[int, int, int]:
 
 
 def launch_arguments(q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0) -> dict:
-    """What `kernels.forward` takes at run time, by name. lists: indices, counts and votes of a listed walk."""
+    """What `kernels.forward` takes at run time, by name. lists: indices, counts, votes of a listed walk."""
     dimensions = arguments.LAYOUTS[layout]
     indices, counts, votes = lists or (q, q, q)
     tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)

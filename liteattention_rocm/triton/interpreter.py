@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter, in a process of their own: it has to be chosen before import."""
+"""The Triton kernels in Triton's interpreter, in a process of their own: it is chosen before import."""
 
 import os
 import subprocess
