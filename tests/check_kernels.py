@@ -193,7 +193,6 @@ _RACES = {
 }
 
 
-
 def _message(broken, kept, words=r"race on byte .*nothing orders workgroups", *, at, without=""):
     """Workgroup 0 stores data, then a flag; workgroup 1 waits for the flag and loads the data."""
     lines = {

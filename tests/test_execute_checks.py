@@ -16,7 +16,6 @@ def checks(monkeypatch):
     monkeypatch.setattr(execute_kernels, "checks", None)
 
 
-
 ROW = [np.arange(LANES, dtype=np.uint32)]
 WAIT = "s_waitcnt vmcnt(0) lgkmcnt(0)"
 BUFFER = """

@@ -193,6 +193,4 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
 
 
 SOURCES = ("ours", "forward", "pingpong", "aiter")
-KERNELS = {
-    kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)
-}
+KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}

@@ -12,7 +12,7 @@ from . import kernels
 KV_ROWS_PER_TILE = 64  # of a skip list
 QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
-_CHUNK = 1024  # tiles that the list kernels handle at a time
+CHUNK = 1024  # tiles that the list kernels handle at a time
 _SHORT_KV = 1024  # up to here a launch is a few tiles long, and small workgroups fill the device better
 _FLT_MIN = torch.finfo(torch.float32).tiny
 _OVERLAPPING_COLUMNS = (
@@ -95,12 +95,36 @@ def _strides(tensor, dimensions) -> tuple[int, int, int]:
     return tuple(tensor.stride(d) for d in dimensions)
 
 
-def _scalars(scale: float) -> dict:
-    magnitude = abs(scale)
+def launch_arguments(q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0) -> dict:
+    """What `kernels.forward` takes at run time, by name. lists: indices, counts, votes of a listed walk."""
+    dimensions = arguments.LAYOUTS[layout]
+    indices, counts, votes = lists or (q, q, q)
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    tensors = (("q", q), ("k", k), ("v", v), ("o", out))
     return {
-        "scale": magnitude,
+        "query": q,
+        "key": k,
+        "value": v,
+        "out": out,
+        "lse": lse if lse.numel() else out,
+        "indices": indices,
+        "counts": counts,
+        "votes": votes,
+        "scale": abs(scale),
         # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
-        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
+        "scale_log2e": max(abs(scale) * math.log2(math.e), _FLT_MIN),
+        "threshold": threshold,
+        **{
+            f"{name}_{dimension}": stride
+            for name, tensor in tensors
+            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
+        },
+        "heads": sizes.heads,
+        "heads_per_kv_head": sizes.heads // sizes.kv_heads,
+        "rows": sizes.seqlen_q,
+        "columns": sizes.seqlen_kv,
+        "tiles": tiles,
+        "words": -(-tiles // TILES_PER_WORD),
     }
 
 
@@ -121,28 +145,18 @@ def _descriptor(tensor, row_dimension: int, kv_rows: int):
 
 def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
     dimensions = arguments.LAYOUTS[layout]
-    indices, counts, votes = lists or (q, q, q)
-    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
     described = chosen.descriptors and all(_describable(tensor, dimensions) for tensor in (k, v))
-    key, value = (
-        _descriptor(tensor, dimensions[2], chosen.kv_rows) if described else tensor for tensor in (k, v)
+    at_run_time = launch_arguments(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, lists=lists, threshold=threshold
     )
+    if described:
+        at_run_time |= {
+            name: _descriptor(tensor, dimensions[2], chosen.kv_rows)
+            for name, tensor in (("key", k), ("value", v))
+        }
     kernels.forward[grid](
-        q, key, value, out, lse if lse.numel() else out, indices, counts, votes,
-        **_scalars(scale),
-        threshold=threshold,
-        **{
-            f"{name}_{dimension}": stride
-            for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out))
-            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
-        },
-        heads=sizes.heads,
-        heads_per_kv_head=sizes.heads // sizes.kv_heads,
-        rows=sizes.seqlen_q,
-        columns=sizes.seqlen_kv,
-        tiles=tiles,
-        words=-(-tiles // TILES_PER_WORD),
+        **at_run_time,
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,
         LSE=lse.numel() > 0,
@@ -153,7 +167,7 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         DESCRIBED=layout if described else "",
         INTERPRETED=q.device.type == "cpu",
         **chosen.options(),
-    )  # fmt: skip
+    )
 
 
 def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
@@ -188,7 +202,7 @@ def skip_forward(
     whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
     kernels.unpack_list[(list_rows,)](
         read_list, indices, counts, votes, tiles, words, whole,
-        SPLITS=splits, BACKWARD=backward, CHUNK=_CHUNK,
+        SPLITS=splits, BACKWARD=backward, CHUNK=CHUNK,
     )  # fmt: skip
     _launch(
         q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen,
@@ -198,5 +212,5 @@ def skip_forward(
     kernels.pack_list[(list_rows,)](
         indices, counts, votes, write_list, tiles, words, whole,
         SPLITS=splits, PARTIAL_FIRST=backward,
-        CHUNK=_CHUNK,
+        CHUNK=CHUNK,
     )  # fmt: skip
