@@ -36,7 +36,7 @@ def everything(q, k):
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_with_everything_kept_the_bits_are_those_of_dense(lengths, rounding):
-    """Walked forward those of the dense kernel, walked backward those of the dense kernel on reversed tiles."""
+    """Walked forward, those of the dense kernel; backward, those of the dense kernel on reversed tiles."""
     q, k, v = (torch.randn(1, rows, 2, 128).bfloat16() for rows in (lengths[0], lengths[1], lengths[1]))
     q[..., -1] = 0
     k[..., -1] = 0
@@ -227,7 +227,7 @@ def test_executed_instructions_fall_in_proportion():
 
 
 def test_break_even():
-    """The kernel executes fewer instructions than the dense one from the share that the fallback assumes on."""
+    """From the share on that the fallback assumes, fewer instructions are executed than by the dense kernel."""
     from liteattention_rocm.lite.fallback import BREAK_EVEN
 
     q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (128, 6400, 6400))
