@@ -9,11 +9,17 @@ import torch
 import liteattention_rocm
 from attention_cases import same_bits
 from lite_cases import backward_dense, inputs
-from liteattention_rocm import LiteAttention, reference
+from liteattention_rocm import LiteAttention, reference, runtime
 from liteattention_rocm.lite import fallback, lists, ops
 from liteattention_rocm.lite.reference import step as reference_step
 
 LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (1024, 256), (256, 1024)]
+
+
+@pytest.fixture(autouse=True)
+def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
+    """Dense calls run attention_forward, whatever kernel a plan would choose."""
+    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
 
 
 def lite(threshold=-6.0, **options):

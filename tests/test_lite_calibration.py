@@ -8,8 +8,14 @@ import torch
 import liteattention_rocm
 from attention_cases import same_bits
 from lite_cases import inputs
-from liteattention_rocm import LiteAttention
+from liteattention_rocm import LiteAttention, runtime
 from liteattention_rocm.lite import Calibration, ThresholdSearch, calibration
+
+
+@pytest.fixture(autouse=True)
+def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
+    """Dense calls run attention_forward, whatever kernel a plan would choose."""
+    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
 
 
 def test_thresholds_hold_the_error(tmp_path):
