@@ -388,8 +388,8 @@ def test_row_26_inf_and_nan_land_where_aiters_do(aiter, rounding, pattern):
         assert torch.equal(~ours.isfinite(), special), (name, index)
         assert torch.equal(ours.isnan(), theirs.isnan()), (name, index)
         assert special.any() or pattern in (0x7F80, 0xFF80), (name, index)
-        # Signs of infinities too, and NaN bits where the rounding makes all NaN one: rtz keeps the matrix core's
-        # pattern or the vector unit's, whichever came first. Elsewhere the two differ by the roundings of P alone.
+        # Signs of infinities too, and NaN bits where the rounding makes all NaN one: rtz shows whether the
+        # matrix core or the vector unit made it. Elsewhere the two differ by the roundings of P alone.
         same = infinite if rounding == "rtz" else special
         assert torch.equal(bits(ours)[same], bits(theirs)[same]), (name, index)
         assert torch.allclose(ours[~special].float(), theirs[~special].float(), atol=2e-2), (name, index)
