@@ -69,7 +69,7 @@ def _version(distribution: str) -> str | None:
 def _devices(report: dict, problems: list, notes: list) -> None:
     import torch
 
-    from .. import runtime
+    from .. import runtime, verdicts
 
     hip = torch.version.hip
     report["torch"] = {"version": torch.__version__, "hip": hip, "cuda": torch.version.cuda}
@@ -87,6 +87,12 @@ def _devices(report: dict, problems: list, notes: list) -> None:
             where = runtime.target(torch.device(device))
             entry |= {"served": True, "architecture": where.architecture}
             entry["compute_units"] = where.compute_units
+            entry["refused"] = sorted(verdicts.refused(where))
+            if entry["refused"]:
+                problems.append(
+                    f"{device}: {', '.join(entry['refused'])} failed the self-test and will not run; "
+                    f"verdicts in {verdicts.file_of(where)}"
+                )
         except Exception as error:  # a broken device must not hide the others
             entry |= {"served": False, "reason": str(error)}
             (problems if device == "cpu" else notes).append(f"{device}: {error}")
