@@ -204,6 +204,8 @@ def test_a_failing_kernel_is_refused_until_it_passes(few_cases, own_folder, caps
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert other.returncode == 1 and "RefusedVariant: kernel attention_forward_rtna" in other.stderr
+    assert cli.main(["doctor"]) == 1
+    assert "PROBLEM        cpu: attention_forward_rtna failed the self-test" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="attention_forward_rtna"):
         liteattention_rocm.prepare("cpu", rounding="rtna")
     liteattention_rocm.prepare("cpu", rounding="rtne")

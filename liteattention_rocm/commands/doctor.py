@@ -96,7 +96,7 @@ def _version(distribution: str) -> str | None:
 def _devices(report: dict, problems: list, notes: list) -> None:
     import torch
 
-    from .. import dispatch, runtime
+    from .. import dispatch, runtime, verdicts
 
     hip = torch.version.hip
     report["torch"] = {"version": torch.__version__, "hip": hip, "cuda": torch.version.cuda}
@@ -111,7 +111,15 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         try:
             if device != "cpu":
                 entry["name"] = torch.cuda.get_device_name(device)
-            entry |= _served(dispatch.serving(torch.device(device)), device)
+            kernel = dispatch.serving(torch.device(device))
+            entry |= _served(kernel, device)
+            if kernel.name == "hip":
+                entry["refused"] = sorted(verdicts.refused(kernel.target))
+                if entry["refused"]:
+                    problems.append(
+                        f"{device}: {', '.join(entry['refused'])} failed the self-test and will not run; "
+                        f"verdicts in {verdicts.file_of(kernel.target)}"
+                    )
         except Exception as error:  # a broken device must not hide the others
             entry |= {"served": False, "reason": str(error)}
             (problems if device == "cpu" else notes).append(f"{device}: {error}")
