@@ -1,5 +1,6 @@
 """Each check of the simulator finds the fault it is for, and nothing in the twin without it."""
 
+import os
 import re
 import struct
 
@@ -16,6 +17,14 @@ ALL = "waits,wait_states,races,uninitialised,bounds,resources"
 @pytest.fixture(scope="module")
 def module():
     return simulator.Module(check_kernels.code_object())
+
+
+@pytest.fixture
+def one_thread():
+    """Workgroups one after the other."""
+    simulator.set_option("threads", 1)
+    yield
+    simulator.set_option("threads", os.cpu_count())
 
 
 def launch(module, kernel, case, **options):
@@ -67,7 +76,7 @@ def test_contested_rules_need_observation(module, name):
 
 @pytest.mark.parametrize("delivery", ["late", "random:0", "random:7"])
 @pytest.mark.parametrize("name", check_kernels.CASES)
-def test_findings_do_not_depend_on_the_order_of_completion(module, name, delivery):
+def test_findings_do_not_depend_on_the_order_of_completion(module, one_thread, name, delivery):
     case = check_kernels.CASES[name]
     places = []
     for how in ("early", delivery):

@@ -117,10 +117,9 @@ def test_small_float64_products_need_wait_states(use, states):
     """The simulator does not execute them, so the static proof is what knows."""
     product = "v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], 0"
     for idle, proven in ((states, True), (states - 1, False)):
-        image = check_kernels.assembled({"double": (product, f"s_nop {idle - 1}", "s_nop 7", use)})
-        (place,) = (
-            one["address"] for one in mutants.kernel_instructions(image, "double") if one["text"] == "s_nop 7"
-        )
+        image = check_kernels.assembled({"double": (product, f"s_nop {idle - 1}", "s_nop 15", use)})
+        instructions = mutants.kernel_instructions(image, "double")
+        (place,) = (one["address"] for one in instructions if one["text"] == "s_nop 15")
         assert simulator.prove(image, "double", f"skip:{place}")["proven"] is proven
 
 

@@ -222,7 +222,7 @@ WAIT_STATES = {
     "doubles_operand": (DOUBLES, "v_mfma_f64_16x16x4_f64 v[32:39], v[20:21], v[30:31], 0", 11),
     "doubles_overlapping_c": (
         DOUBLES,
-        "v_mfma_f64_16x16x4_f64 v[32:39], v[20:21], v[22:23], v[26:33]",
+        "v_mfma_f64_16x16x4_f64 v[40:47], v[20:21], v[22:23], v[26:33]",
         9,
     ),
 }
