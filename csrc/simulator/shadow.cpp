@@ -394,21 +394,21 @@ void WaveShadow::memory_access(const Wave& wave, const Issued& now, const Access
         vector_[r & 511] |= wave.exec();
   }
   if (unwritten.empty()) return;
+  const auto met_by = [&](const LaneRange& range, unsigned byte) {
+    const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
+    const uint64_t met = unwritten.find(range.address + byte, bytes);
+    if (met >= range.address + byte + bytes) return;
+    unwritten_load_ = &now.step;
+    unwritten_byte_ = met;
+    if (scalar)
+      scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] =
+          0;
+    else if (is_vector(instruction.dst))
+      define_lane(instruction.dst, byte / 4, range.lane, false);
+  };
   for (const LaneRange& range : accesses.memory) {
+    for (unsigned byte = 0; kind != Access::kStore && byte < range.bytes; byte += 4) met_by(range, byte);
     if (kind != Access::kLoad) unwritten.remove(range.address, range.bytes);
-    if (kind == Access::kStore) continue;
-    for (unsigned byte = 0; byte < range.bytes; byte += 4) {
-      const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
-      const uint64_t met = unwritten.find(range.address + byte, bytes);
-      if (met >= range.address + byte + bytes) continue;
-      unwritten_load_ = &now.step;
-      unwritten_byte_ = met;
-      if (scalar)
-        scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) &
-                127] = 0;
-      else if (is_vector(instruction.dst))
-        define_lane(instruction.dst, byte / 4, range.lane, false);
-    }
   }
 }
 
