@@ -37,14 +37,17 @@ constexpr Rule kRules[] = {
      "vector memory reads an SGPR that a VALU instruction wrote"},
     {kWritesExec, 0, kVectorMemoryOp, 0, Through::kNothing, 5, false,
      "vector memory follows a VALU write of EXEC"},
-    {kWritesVector, 0, kDppOp, 0, Through::kResult, 2, false, "a DPP source was written by a VALU instruction"},
+    {kWritesVector, 0, kDppOp, 0, Through::kResult, 2, false,
+     "a DPP source was written by a VALU instruction"},
     {kWritesExec, 0, kDppOp, 0, Through::kNothing, 5, false, "DPP follows a VALU write of EXEC"},
     {kWritesScalar, 0, kLaneSelect, 0, Through::kLane, 4, false,
      "the lane number was written by a VALU instruction"},
     {kWritesScalar, 0, kDivFmas, 0, Through::kVcc, 4, false,
      "v_div_fmas reads a VCC that a VALU instruction wrote"},
-    {kSetsMode, 0, kGetsMode, 0, Through::kSameMode, 2, false, "s_getreg follows s_setreg of the same register"},
-    {kSetsMode, 0, kSetsMode, 0, Through::kSameMode, 2, false, "s_setreg follows s_setreg of the same register"},
+    {kSetsMode, 0, kGetsMode, 0, Through::kSameMode, 2, false,
+     "s_getreg follows s_setreg of the same register"},
+    {kSetsMode, 0, kSetsMode, 0, Through::kSameMode, 2, false,
+     "s_setreg follows s_setreg of the same register"},
     {kTranscendentalOp, 0, kVectorAlu, kTranscendentalOp, Through::kResult, 1, false,
      "a VALU instruction reads the result of a transcendental one"},
     {kPartialResult, 0, kVectorAlu, 0, Through::kResultAny, 1, false,
@@ -56,7 +59,8 @@ constexpr Rule kRules[] = {
     {kWritesVector, 0, kReadsLane, 0, Through::kResult, 1, false,
      "the lane read was written by a VALU instruction"},
     {kWritesExec, 0, kReadsLane, 0, Through::kNothing, 4, false, "a lane is read after a VALU write of EXEC"},
-    {kWritesExec, 0, kWriteLane, 0, Through::kNothing, 4, false, "a lane is written after a VALU write of EXEC"},
+    {kWritesExec, 0, kWriteLane, 0, Through::kNothing, 4, false,
+     "a lane is written after a VALU write of EXEC"},
     {kWideStore, 0, kWritesVector, 0, Through::kStoreData, 2, false,
      "a VALU instruction overwrites the data of a wide store"},
     {kWritesM0, 0, kUsesM0, kLdsTransfer, Through::kNothing, 1, false,
@@ -71,7 +75,8 @@ constexpr Rule kRules[] = {
      "a VALU instruction touches the result of a dot product"},
     {kDotOp, 0, kVectorMemoryOp, 0, Through::kResultAny, 3, false,
      "vector memory touches the result of a dot product"},
-    {kDotOp, 0, kLdsOp, 0, Through::kResultAny, 3, false, "an LDS access touches the result of a dot product"},
+    {kDotOp, 0, kLdsOp, 0, Through::kResultAny, 3, false,
+     "an LDS access touches the result of a dot product"},
     {kDoubleMatrix, 0, kFma64, 0, Through::kNothing, 2, false,
      "a float64 FMA follows a float64 matrix instruction"},
 };
@@ -161,7 +166,8 @@ std::vector<uint32_t> close_pairs(const Program& program, const std::vector<Step
     for (size_t producer = consumer; producer-- > 0 && states < kMostHazardStates;) {
       const Step& before = steps[producer];
       // A branch alone takes as long as any rule asks for.
-      if (before.category == static_cast<uint8_t>(Category::kControl) && before.wait_states >= kMostHazardStates)
+      if (before.category == static_cast<uint8_t>(Category::kControl) &&
+          before.wait_states >= kMostHazardStates)
         break;
       if ((program.traits(before).is & all_producers()) &&
           required_states(program, before, steps[consumer], Rules::kUncontested).states > states) {

@@ -47,8 +47,8 @@ bool is_swap(const Issued& now, Access kind) {
 
 void WaveShadow::report(const Wave& wave, const Step& step, const std::string& what, const char* reaches,
                         int lane) const {
-  std::string reason =
-      what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") + " was never written and reaches " + reaches;
+  std::string reason = what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") +
+                       " was never written and reaches " + reaches;
   if (unwritten_load_)
     reason += "; the wave read byte " + hexadecimal(unwritten_byte_) +
               " of memory that nothing has written: " + describe(wave, *unwritten_load_);
@@ -172,7 +172,8 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
 uint64_t WaveShadow::source_lanes(const Issued& now, unsigned i, unsigned result_row) const {
   const Instruction& instruction = now.instruction;
   const Operand& source = instruction.src[i];
-  if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2 && now.traits.flow == Flow::kWhole)
+  if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2 &&
+      now.traits.flow == Flow::kWhole)
     return scalar_bits(source);  // a lane mask
   if (!is_vector(source)) return lanes_of(source, 0);
   const auto every = [&] {
@@ -393,20 +394,21 @@ void WaveShadow::memory_access(const Wave& wave, const Issued& now, const Access
         vector_[r & 511] |= wave.exec();
   }
   if (unwritten.empty()) return;
+  const auto met_by = [&](const LaneRange& range, unsigned byte) {
+    const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
+    const uint64_t met = unwritten.find(range.address + byte, bytes);
+    if (met >= range.address + byte + bytes) return;
+    unwritten_load_ = &now.step;
+    unwritten_byte_ = met;
+    if (scalar)
+      scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] =
+          0;
+    else if (is_vector(instruction.dst))
+      define_lane(instruction.dst, byte / 4, range.lane, false);
+  };
   for (const LaneRange& range : accesses.memory) {
+    for (unsigned byte = 0; kind != Access::kStore && byte < range.bytes; byte += 4) met_by(range, byte);
     if (kind != Access::kLoad) unwritten.remove(range.address, range.bytes);
-    if (kind == Access::kStore) continue;
-    for (unsigned byte = 0; byte < range.bytes; byte += 4) {
-      const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
-      const uint64_t met = unwritten.find(range.address + byte, bytes);
-      if (met >= range.address + byte + bytes) continue;
-      unwritten_load_ = &now.step;
-      unwritten_byte_ = met;
-      if (scalar)
-        scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] = 0;
-      else if (is_vector(instruction.dst))
-        define_lane(instruction.dst, byte / 4, range.lane, false);
-    }
   }
 }
 

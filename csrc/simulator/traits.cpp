@@ -102,8 +102,8 @@ void describe_access(const Instruction& instruction, std::string_view name, Inst
                                                            : row.src[0].dwords;
   traits.element_bytes = static_cast<uint8_t>(element_bytes(name, 4 * dwords));
   traits.scope = instruction.sc1 || traits.access == Access::kAtomic ? Scope::kDevice
-                 : instruction.sc0                                    ? Scope::kWorkgroup
-                                                                      : Scope::kWave;
+                 : instruction.sc0                                   ? Scope::kWorkgroup
+                                                                     : Scope::kWave;
 }
 
 void list_scalars(const Instruction& instruction, std::string_view name, InstructionTraits& traits) {

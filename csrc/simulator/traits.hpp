@@ -93,7 +93,7 @@ struct InstructionTraits {
   bool reads_scc = false, writes_scc = false;
 
   Access access = Access::kNone;
-  bool lds = false;           // DS access to LDS
+  bool lds = false;  // DS access to LDS
   Scope scope = Scope::kWave;
   uint8_t element_bytes = 0;  // a lane's, or a scalar load's
   uint16_t pair_unit = 0;     // ds_*2: bytes that its two offsets count in

@@ -62,6 +62,11 @@ PROBLEMS = (
 )
 
 
+def deliveries(seeds: int) -> tuple[str, ...]:
+    """Values of the simulator's option `delivery`: the two extremes and `seeds` random ones."""
+    return ("early", "late", *(f"random:{seed}" for seed in range(1, seeds + 1)))
+
+
 @dataclasses.dataclass
 class Operands:
     """Inputs and poisoned outputs of one problem, in layout bshd."""
