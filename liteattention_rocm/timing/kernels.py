@@ -56,8 +56,8 @@ class Shape:
 class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
-    source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one of
-    them; or "aiter". path: of another code object of ours, with the geometry and arguments of the installed
+    source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
+    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the installed
     one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
     """
 
@@ -74,7 +74,8 @@ class Kernel:
 
     @property
     def _plan_name(self) -> str:
-        return "" if self.source == "ours" else self.source
+        # Without a shape, "ours" is the kernel for large grids.
+        return "pingpong" if self.source == "ours" else self.source
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
@@ -193,6 +194,4 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
 
 
 SOURCES = ("ours", "forward", "pingpong", "aiter")
-KERNELS = {
-    kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)
-}
+KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}
