@@ -57,8 +57,8 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the installed
-    one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
     """
 
     source: str
