@@ -64,11 +64,11 @@ R"(
   .endif
 .endm
 
-.macro round_first_tile
+.macro round_tile t
   .irp q, 0, 1, 2
     .irp half, 0, 1
       .irp part, 0, 1, 2
-        round_slot 0, \q, \half, \part
+        round_slot \t, \q, \half, \part
       .endr
     .endr
   .endr
@@ -77,7 +77,7 @@ R"(
 // What goes behind the n-th MFMA of O += V P: tiles 1 to 3 are rounded while the ones before are multiplied.
 .macro round_behind n
   .set turn, (\n) / 3
-  .if turn < 18
+  .if (turn < 18) && (%[mode] != 2)
     round_slot 1 + turn/6, (turn - turn/6*6)/2, turn&1, (\n) - turn*3
   .endif
 .endm
@@ -92,29 +92,30 @@ R"(
   .endif
 .endm
 
-.macro multiply step
+.macro multiply_first step
   .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
-  .if (\step) < 16
-    .irp q, 0, 1, 2
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3), slot, S+16*\q+4*((\step)/4)
       round_behind 6*(\step)+\q
-    .endr
-    .irp q, 0, 1, 2
+    .elseif ((\step)&3) == 0
+      mma_first S+16*\q+((\step)-16), slot, Q+16*\q
+    .else
+      mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
+    .endif
+  .endr
+.endm
+
+.macro multiply_second step
+  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3)+4, slot+2, S+16*\q+4*((\step)/4)
       round_behind 6*(\step)+3+\q
-    .endr
-  .else
-    .irp q, 0, 1, 2
-      .if ((\step)&3) == 0
-        mma_first S+16*\q+((\step)-16), slot, Q+16*\q
-      .else
-        mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
-      .endif
-    .endr
-    .irp q, 0, 1, 2
+    .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
-    .endr
-  .endif
+    .endif
+  .endr
 .endm
 
 .macro read_ahead first
@@ -132,10 +133,12 @@ R"(
     .else
       s_waitcnt lgkmcnt(\last-step)
     .endif
-    multiply step
+    multiply_first step
+    multiply_second step
     .set step, step+1
   .endr
   s_waitcnt lgkmcnt(0)
+  multiply_first \last
 .endm
 
 // ---- stream
@@ -338,7 +341,7 @@ R"(
   multiply_steps 16, 31
   s_setprio 2
   s_barrier
-  multiply 31
+  multiply_second 31
 
 4:
   s_setprio 0
@@ -375,7 +378,12 @@ R"(
 35:
   probabilities
   .p2align 3
-  round_first_tile
+  round_tile 0
+  .if %[mode] == 2
+    round_tile 1
+    round_tile 2
+    round_tile 3
+  .endif
   read_ahead 0
   s_sub_i32 s[REMAINING], s[REMAINING], 64
   s_cmp_le_i32 s[REMAINING], 0
@@ -386,7 +394,7 @@ R"(
   multiply_steps 0, 31
   s_setprio 2
   s_barrier
-  multiply 31
+  multiply_second 31
   s_branch 4b
 
 20:
@@ -418,10 +426,10 @@ R"(
   s_barrier
 9:
   multiply_steps 0, 15
-  multiply 15
+  multiply_second 15
   s_waitcnt vmcnt(0)
   s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, round_slot, round_first_tile, round_behind
+.irp name, mma, mma_first, read_fragment, multiply_first, multiply_second, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, round_slot, round_tile, round_behind
   .purgem \name
 .endr
 )"
