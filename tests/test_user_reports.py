@@ -14,6 +14,8 @@ import liteattention_rocm
 from attention_cases import ROUNDINGS, Case, GuardedOut, bits, same_bits
 from liteattention_rocm import _C, reference, runtime, simulator
 
+pytestmark = pytest.mark.usefixtures("dense_kernel")
+
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 

@@ -107,8 +107,7 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
   const uint32_t row_bytes = strides.row;
   const uint32_t row_step = second_group ? 1 : kThreadsPerGroup / kChunksPerRow;
   const uint32_t worker_row = worker / kChunksPerRow * (second_group ? 4 : 1);
-  const uint32_t lds_base =
-      reinterpret_cast<uintptr_t>((__attribute__((address_space(3))) char*)(lds));
+  const uint32_t lds_base = reinterpret_cast<uintptr_t>((__attribute__((address_space(3))) char*)(lds));
   const char* tile = head_base(second_group ? arguments.value : arguments.key, strides, batch, kv_head);
   uint32_t deposit = lds_base + (second_group ? 2 * kTileBytes + value_place(worker / 16, worker % 16, 0)
                                               : key_place(worker / 16, worker % 16));
@@ -121,19 +120,19 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
   float maximum[kQueryTilesPerWave], sums[kQueryTilesPerWave];
   asm volatile(
 #include "pingpong_loop.inl"
-      : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]),
-        "={v228}"(maximum[0]), "={v229}"(maximum[1]), "={v230}"(maximum[2]),
-        "={v234}"(sums[0]), "={v235}"(sums[1]), "={v236}"(sums[2]), "+{v237}"(read_value),
-        "+{v238}"(read_key_even), "+{v239}"(read_key_odd), "+{v240}"(deposit), "+{s[36:37]}"(tile),
-        "+{s43}"(remaining)
+      : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]), "={v228}"(maximum[0]),
+        "={v229}"(maximum[1]), "={v230}"(maximum[2]), "={v234}"(sums[0]), "={v235}"(sums[1]),
+        "={v236}"(sums[2]), "+{v237}"(read_value), "+{v238}"(read_key_even), "+{v239}"(read_key_odd),
+        "+{v240}"(deposit), "+{s[36:37]}"(tile), "+{s43}"(remaining)
       : "{v[96:111]}"(query[0]), "{v[112:127]}"(query[1]), "{v[128:143]}"(query[2]),
         "{v241}"(worker_row * row_bytes + worker % kChunksPerRow * kChunkBytes),
-        "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row),
-        "{s40}"(row_bytes), "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
+        "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row), "{s40}"(row_bytes),
+        "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
         "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
-      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247",
-        "v144", "v145", "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20),
-        V10(21), "v220", "v221", "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
+      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55",
+        "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247", "v144", "v145", "v146",
+        "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20), V10(21), "v220", "v221",
+        "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
 
   if (rows == 0) return;
   const uint32_t out_row_bytes = arguments.out_strides.row;
@@ -158,11 +157,10 @@ LRA_DEVICE void forward(const ForwardArguments& arguments) {
 }  // namespace
 }  // namespace pingpong
 
-#define LRA_PINGPONG_KERNEL(name, mode)                                                                       \
-  extern "C" LRA_KERNEL                                                                                      \
-      __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),                    \
-                     amdgpu_waves_per_eu(2, 2))) void                                                        \
-      name(ForwardArguments arguments) {                                                                     \
+#define LRA_PINGPONG_KERNEL(name, mode)                                                                      \
+  extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
+                                       amdgpu_waves_per_eu(2, 2))) void                                      \
+  name(ForwardArguments arguments) {                                                                         \
     pingpong::forward<mode>(arguments);                                                                      \
   }
 

@@ -43,6 +43,45 @@ R"(
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], 0
 .endm
 
+// ---- rounding: 18 pairs of probabilities (t, q, half), three slots each
+.macro round x
+  .if %[mode] == 0
+    v_bfe_u32 v[X], v[\x], 16, 1
+    v_add3_u32 v[\x], v[\x], v[X], s[ROUND]
+  .elseif %[mode] == 1
+    v_add_u32 v[\x], s[ROUND], v[\x]
+  .endif
+.endm
+
+.macro round_slot t, q, half, part
+  .set pair, S + 16*(\q) + 4*(\t) + 2*(\half)
+  .if (\part) == 0
+    round pair
+  .elseif (\part) == 1
+    round pair+1
+  .else
+    v_perm_b32 v[pair-(\half)], v[pair+1], v[pair], s[HIGH]
+  .endif
+.endm
+
+.macro round_tile t
+  .irp q, 0, 1, 2
+    .irp half, 0, 1
+      .irp part, 0, 1, 2
+        round_slot \t, \q, \half, \part
+      .endr
+    .endr
+  .endr
+.endm
+
+// What goes behind the n-th MFMA of O += V P: tiles 1 to 3 are rounded while the ones before are multiplied.
+.macro round_behind n
+  .set turn, (\n) / 3
+  .if (turn < 18) && (%[mode] != 2)
+    round_slot 1 + turn/6, (turn - turn/6*6)/2, turn&1, (\n) - turn*3
+  .endif
+.endm
+
 // ---- matrix phase: steps 0..15 are O += V P, steps 16..31 are S = K Q
 .macro read_fragment step
   .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
@@ -53,27 +92,30 @@ R"(
   .endif
 .endm
 
-.macro multiply step
+.macro multiply_first step
   .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
-  .if (\step) < 16
-    .irp q, 0, 1, 2
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3), slot, S+16*\q+4*((\step)/4)
-    .endr
-    .irp q, 0, 1, 2
+      round_behind 6*(\step)+\q
+    .elseif ((\step)&3) == 0
+      mma_first S+16*\q+((\step)-16), slot, Q+16*\q
+    .else
+      mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
+    .endif
+  .endr
+.endm
+
+.macro multiply_second step
+  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3)+4, slot+2, S+16*\q+4*((\step)/4)
-    .endr
-  .else
-    .irp q, 0, 1, 2
-      .if ((\step)&3) == 0
-        mma_first S+16*\q+((\step)-16), slot, Q+16*\q
-      .else
-        mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
-      .endif
-    .endr
-    .irp q, 0, 1, 2
+      round_behind 6*(\step)+3+\q
+    .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
-    .endr
-  .endif
+    .endif
+  .endr
 .endm
 
 .macro read_ahead first
@@ -91,10 +133,12 @@ R"(
     .else
       s_waitcnt lgkmcnt(\last-step)
     .endif
-    multiply step
+    multiply_first step
+    multiply_second step
     .set step, step+1
   .endr
   s_waitcnt lgkmcnt(0)
+  multiply_first \last
 .endm
 
 // ---- stream
@@ -257,27 +301,6 @@ R"(
   .endr
 .endm
 
-.macro round x, tmp
-  .if %[mode] == 0
-    v_bfe_u32 v[\tmp], v[\x], 16, 1
-    v_add3_u32 v[\x], v[\x], v[\tmp], s[ROUND]
-  .elseif %[mode] == 1
-    v_add_u32 v[\x], s[ROUND], v[\x]
-  .endif
-.endm
-
-.macro pack
-  .set i, 0
-  .rept 12
-    .irp r, 0, 1, 2, 3
-      round S+4*i+\r, T+16+\r
-    .endr
-    v_perm_b32 v[S+4*i], v[S+4*i+1], v[S+4*i], s[HIGH]
-    v_perm_b32 v[S+4*i+1], v[S+4*i+3], v[S+4*i+2], s[HIGH]
-    .set i, i+1
-  .endr
-.endm
-
 // ==== program
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0
   s_mov_b32 s[BUFFER+3], 0x00020000
@@ -318,7 +341,7 @@ R"(
   multiply_steps 16, 31
   s_setprio 2
   s_barrier
-  multiply 31
+  multiply_second 31
 
 4:
   s_setprio 0
@@ -355,7 +378,12 @@ R"(
 35:
   probabilities
   .p2align 3
-  pack
+  round_tile 0
+  .if %[mode] == 2
+    round_tile 1
+    round_tile 2
+    round_tile 3
+  .endif
   read_ahead 0
   s_sub_i32 s[REMAINING], s[REMAINING], 64
   s_cmp_le_i32 s[REMAINING], 0
@@ -366,7 +394,7 @@ R"(
   multiply_steps 0, 31
   s_setprio 2
   s_barrier
-  multiply 31
+  multiply_second 31
   s_branch 4b
 
 20:
@@ -398,10 +426,10 @@ R"(
   s_barrier
 9:
   multiply_steps 0, 15
-  multiply 15
+  multiply_second 15
   s_waitcnt vmcnt(0)
   s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, pack
+.irp name, mma, mma_first, read_fragment, multiply_first, multiply_second, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, round_slot, round_tile, round_behind
   .purgem \name
 .endr
 )"
