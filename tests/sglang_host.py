@@ -61,7 +61,8 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 
 def run_arm(arm: str, folder: Path, model: Path, prelude: str = "", **changes) -> dict:
     """Makes one arm's video in a process of its own, after ``prelude``; returns what ``arm.json`` says."""
-    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({str(job(arm, folder, model, **changes))!r}))"
+    file = str(job(arm, folder, model, **changes))
+    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({file!r}))"
     finished = python("-c", f"{prelude}\n{run}")
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     return json.loads((folder / "arm.json").read_text())

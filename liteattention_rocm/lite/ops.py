@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from .. import _C, arguments, dispatch, simulator, views
+from .. import _C, arguments, dispatch, runtime, simulator, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
@@ -102,6 +102,7 @@ def _attention_skip(
         )  # fmt: skip
         return out, lse
     target = kernel.target
+    verdicts.require(target, runtime.kernel_symbol("skip_forward", rounding))
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}

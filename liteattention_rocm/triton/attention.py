@@ -187,8 +187,8 @@ def skip_forward(
 ) -> None:
     """As forward, over the tiles of `read_list`; votes are ORed into `write_list`.
 
-    The lists are int32 [batch, heads, ceil(seqlen_q / 128), words], as `liteattention_rocm.lite` has them. Votes
-    never change this call's output.
+    The lists are int32 [batch, heads, ceil(seqlen_q / 128), words], as `liteattention_rocm.lite` has them.
+    Votes never change this call's output.
     """
     tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
     words = read_list.shape[-1]

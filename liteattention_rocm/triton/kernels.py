@@ -51,11 +51,12 @@ def either(a, b):
 
 @triton.jit
 def visit(
-    tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum, total, scale_log2e,
-    columns, ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
+    tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum, total,
+    scale_log2e, columns,
+    ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):  # fmt: skip
-    """One KV tile: the new accumulators, and by how many log2 units its best score leads each row's earlier ones."""
+    """One KV tile: the new accumulators, and each row's lead: its best score over earlier ones, in log2."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
     if DESCRIBED == "bshd":
         k = key.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128]).T
@@ -104,11 +105,12 @@ def forward(
     """A program owns TALL query rows of one head.
 
     DESCRIBED: the layout of `key` and `value` where these are tensor descriptors, "" where they are pointers.
-    LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last, partial
-    tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of votes[row, w]
-    says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether one wants the
-    partial tile; a NaN wants its tile, and a threshold of NaN stands for -Inf. Votes are gathered per query
-    row and exchanged between warps only once in 32 tiles. Otherwise: every tile from the first to the last.
+    LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last,
+    partial tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of
+    votes[row, w] says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether
+    one wants the partial tile; a NaN wants its tile, and a threshold of NaN stands for -Inf. Votes are
+    gathered per query row and exchanged between warps only once in 32 tiles. Otherwise: every tile from the
+    first to the last.
     """
     query_tile, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_head = head // heads_per_kv_head
@@ -140,7 +142,7 @@ def forward(
         ballots = tl.zeros([TALL], tl.int32)
         count = tl.load(counts + list_row)
         partial = tl.load(vote + words)
-        if BACKWARD:
+        if BACKWARD:  # noqa: SIM102 - a constant of the compilation
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
@@ -156,7 +158,7 @@ def forward(
             if (i % 32 == 31) | (i == count - 1):
                 tl.store(vote + i // 32, tl.reduce(ballots, 0, either))
                 ballots = tl.zeros([TALL], tl.int32)
-        if not BACKWARD:
+        if not BACKWARD:  # noqa: SIM102
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
@@ -196,8 +198,8 @@ def unpack_list(
 ):  # fmt: skip
     """One list row a program: the whole tiles that are set, in the order of the walk, and their number.
 
-    votes[row, split, words] becomes whether the partial last tile is set, for each of the programs that share the
-    row. A list that names no tile is taken for one that names tile 0.
+    votes[row, split, words] becomes whether the partial last tile is set, for each of the programs that share
+    the row. A list that names no tile is taken for one that names tile 0.
     """
     row = tl.program_id(0).to(tl.int64)
     count = 0
@@ -230,8 +232,8 @@ def pack_list(
 ):  # fmt: skip
     """One list row a program: ORs its votes, and the first visited tile, into the row's words.
 
-    PARTIAL_FIRST: a partial tile is visited before the whole ones, so that its mark in `votes` is the one that
-    unpack_list left.
+    PARTIAL_FIRST: a partial tile is visited before the whole ones, so that its mark in `votes` is the one
+    that unpack_list left.
     """
     row = tl.program_id(0).to(tl.int64)
     vote = votes + row * SPLITS * (words + 1)
