@@ -31,7 +31,7 @@ def dense_kernel(request, monkeypatch):
     """Each of the dense kernels, whichever the plan would choose."""
     from liteattention_rocm import runtime
 
-    monkeypatch.setattr(runtime, "kernel", request.param)
+    monkeypatch.setattr(runtime, "forced_family", request.param)
     return request.param
 
 
