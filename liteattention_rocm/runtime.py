@@ -15,6 +15,13 @@ from . import _C, arguments, simulator, views
 from .rounding import ROUNDINGS
 
 HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
+# The dense kernel that runs: "forward" (128 query rows a workgroup), "pingpong" (384), or "", which the plan
+# chooses by shape and compute units. Read from the environment once, when this module is imported.
+KERNEL_VARIABLE = "LITEATTENTION_ROCM_KERNEL"
+KERNELS = ("", "forward", "pingpong")
+kernel = os.environ.get(KERNEL_VARIABLE, "")
+if kernel not in KERNELS:
+    raise ValueError(f"{KERNEL_VARIABLE} must be forward, pingpong or empty, got {kernel!r}")
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
 
@@ -141,4 +148,5 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             scale,
             ROUNDINGS[rounding].value,
             stream,
+            *([kernel] if kernel else []),
         )

@@ -170,9 +170,8 @@ def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[b
         return operands.launch(module, kernel)
     problem = operands.problem
     operands.poison()
-    plan = _C.plan(
-        problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv, _COMPUTE_UNITS
-    )
+    sizes = (problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv)
+    plan = _C.plan(*sizes, _COMPUTE_UNITS, "pingpong" if "pingpong" in kernel else "forward")
     with registered(operands):
         module.launch(kernel, plan["grid"], plan["block"], arguments_of(operands))
     return operands.result()

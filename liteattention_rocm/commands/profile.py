@@ -49,7 +49,7 @@ def run(options) -> int:
     if options.top < 0:
         raise ValueError(f"--top must not be negative, got {options.top}")
     profiles = []
-    for kernel in [Kernel.parse(name) for name in names]:
+    for kernel in [Kernel.parse(name).planned(shape) for name in names]:
         traces = Traces(kernel, shape)
         profiles.append(profile(kernel, shape, top=options.top, traces=traces))
         if options.timeline:
