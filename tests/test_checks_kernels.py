@@ -105,6 +105,27 @@ def test_proofs():
         )
 
 
+@pytest.mark.parametrize(
+    ("use", "states"),
+    [
+        ("v_mov_b32_e32 v2, v8", 6),
+        ("v_mov_b32_e32 v9, v1", 6),
+        ("global_store_dword v1, v8, s[4:5]", 9),
+        ("v_mfma_f64_4x4x4_4b_f64 v[12:13], v[8:9], v[4:5], 0", 6),
+        ("v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], v[8:9]", 4),
+        ("v_mfma_f64_16x16x4_f64 v[16:23], v[4:5], v[4:5], v[8:15]", 4),
+    ],
+)
+def test_small_float64_products_need_wait_states(use, states):
+    """The simulator does not execute them, so the static proof is what knows."""
+    product = "v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], 0"
+    for idle, proven in ((states, True), (states - 1, False)):
+        image = check_kernels.assembled({"double": (product, f"s_nop {idle - 1}", "s_nop 15", use)})
+        instructions = mutants.kernel_instructions(image, "double")
+        (place,) = (one["address"] for one in instructions if one["text"] == "s_nop 15")
+        assert simulator.prove(image, "double", f"skip:{place}")["proven"] is proven
+
+
 def test_proofs_look_at_paths_that_do_not_execute():
     """The second wait is needed on the path that jumps over the first."""
     body = (

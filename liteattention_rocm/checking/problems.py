@@ -62,6 +62,11 @@ PROBLEMS = (
 )
 
 
+def deliveries(seeds: int) -> tuple[str, ...]:
+    """Values of the simulator's option `delivery`: the two extremes and `seeds` random ones."""
+    return ("early", "late", *(f"random:{seed}" for seed in range(1, seeds + 1)))
+
+
 @dataclasses.dataclass
 class Operands:
     """Inputs and poisoned outputs of one problem, in layout bshd."""
@@ -152,8 +157,10 @@ def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
     with contextlib.ExitStack() as memory:
         for name in ("q", "k", "v", "out", "lse"):
-            writable = name in ("out", "lse")
-            memory.enter_context(simulator.register(getattr(operands, name), name, writable))
+            written = name in ("out", "lse")
+            memory.enter_context(
+                simulator.register(getattr(operands, name), name, written, unwritten=written)
+            )
         yield
 
 
