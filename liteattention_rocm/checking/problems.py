@@ -124,6 +124,29 @@ def arguments_of(operands: Operands) -> bytes:
     )
 
 
+def problems_for(kernel: str, chosen=()) -> tuple:
+    """What a kernel of this package's interface is run on, by its name: `chosen`, made its own where the
+    kernel takes lists, or its full set."""
+    from . import skip_problems
+
+    if kernel.endswith("skip_order"):
+        return skip_problems.ORDER_PROBLEMS
+    if "skip" in kernel:
+        return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
+    return tuple(chosen) or PROBLEMS
+
+
+def operands_of(problem, seed: int = 0):
+    """Inputs and poisoned outputs of any problem."""
+    from . import skip_problems
+
+    kinds = {
+        skip_problems.OrderProblem: skip_problems.OrderOperands,
+        skip_problems.SkipProblem: skip_problems.SkipOperands,
+    }
+    return kinds.get(type(problem), Operands).draw(problem, seed)
+
+
 @contextlib.contextmanager
 def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
@@ -143,6 +166,8 @@ def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[b
     Raises:
         SimulatorError: the kernel failed, or a check that ends launches found something.
     """
+    if hasattr(operands, "launch"):
+        return operands.launch(module, kernel)
     problem = operands.problem
     operands.poison()
     plan = _C.plan(

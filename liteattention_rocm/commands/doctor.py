@@ -37,6 +37,7 @@ def collect() -> dict:
         "hip_library": {},
         "sglang": _sglang(notes),
         "aiter": None,
+        "skip_lists": [],
         "problems": problems,
         "notes": notes,
     }
@@ -54,9 +55,34 @@ def collect() -> dict:
             "PyTorch is missing: install its ROCm build on an MI300X, any build for simulated runs"
         )
         return report
+    report["skip_lists"] = skip_list_memory()
     _devices(report, problems, notes)
     _aiter(report, notes)
     return report
+
+
+# Wan2.1: (model, self-attention layers, heads), and 81 frames in latent tokens.
+WAN_MODELS = (("1.3B", 30, 12), ("14B", 40, 40))
+WAN_SIZES = (("480p", 21 * 30 * 52), ("720p", 21 * 45 * 80))
+CFG_BRANCHES = 2
+
+
+def skip_list_memory() -> list[dict]:
+    """Memory of LiteAttention's lists for all layers of a model, as bits and as the field's int16 ranges."""
+    from ..lite import lists
+
+    return [
+        {
+            "model": model,
+            "size": size,
+            "tokens": tokens,
+            "bytes": copies * lists.list_bytes(1, heads, tokens, tokens),
+            "int16_bytes": copies * lists.range_bytes(1, heads, tokens, tokens),
+        }
+        for model, layers, heads in WAN_MODELS
+        for size, tokens in WAN_SIZES
+        for copies in [CFG_BRANCHES * layers]
+    ]
 
 
 def _version(distribution: str) -> str | None:
@@ -175,6 +201,11 @@ def _text(report: dict) -> str:
     )
     aiter = report["aiter"]["directory"] if report["aiter"] else "no code objects found"
     lines.append(f"AITER          {aiter}")
+    for entry in report["skip_lists"]:
+        lines.append(
+            f"skip lists     {entry['model']} at {entry['size']}: {entry['bytes'] / 1e6:.0f} MB, as int16 "
+            f"ranges {entry['int16_bytes'] / 1e6:.0f} MB"
+        )
     lines += [f"note           {note}" for note in report["notes"]]
     lines += [f"PROBLEM        {problem}" for problem in report["problems"]]
     return "\n".join(lines)

@@ -15,8 +15,8 @@ NAME = "liteattention_rocm::attention_skip"
 torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
-    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
-    "Tensor? order=None) -> (Tensor out, Tensor lse)",
+    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', "
+    "bool return_lse=False, Tensor? order=None) -> (Tensor out, Tensor lse)",
 )
 
 
