@@ -244,9 +244,10 @@ def test_kernel_that_failed_the_self_test_is_refused_at_selection(runtime, chose
     from liteattention_rocm import verdicts
 
     where = device.target(torch.device("cpu"))
-    verdicts.store(where, {"attention_forward_rtz": {"verdict": "fail", "worst": "bits differ"}})
+    failed = {"verdict": "fail", "worst": "bits differ"}
+    verdicts.store(where, {f"attention_{family}_rtz": failed for family in device.DENSE_FAMILIES})
     try:
-        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_forward_rtz failed"):
+        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtz failed"):
             runtime.get_attn_backend(128, BF16)
         with runtime.component_attn_backend_context_manager(
             None, component_name="text_encoder", allow_global_backend_fallback=True

@@ -181,6 +181,7 @@ def _skip_order(list):
             order[..., part] = first + counts[..., part].argsort(dim=-1, descending=True, stable=True)
         return counts, order
     target = kernel.target
+    verdicts.require(target, "attention_skip_order")
     list = list.contiguous()
     with contextlib.ExitStack() as memory:
         if target.library is not None:
