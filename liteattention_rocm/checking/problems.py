@@ -65,7 +65,8 @@ PROBLEMS = (
 # ones, a second workgroup with waves without rows, shared KV heads.
 PINGPONG_PROBLEMS = (
     Problem(1, 3),
-    Problem(40, 130),
+    Problem(20, 21),
+    Problem(40, 189),
     Problem(390, 76, heads=2, kv_heads=1, strided=True, lse=False),
 )
 
