@@ -543,7 +543,11 @@ _OTHERS = {
         'the buffer .* reaches outside registered memory: byte 256 of its 257 is the first beyond "in"',
     ),
     "vgpr": _case(
-        "resources", ["?"], ["v_mov_b32_e32 v32, 0"], ["v_mov_b32_e32 v31, 0"], "uses v32 of lane 0, .* 32 VGPRs"
+        "resources",
+        ["?"],
+        ["v_mov_b32_e32 v32, 0"],
+        ["v_mov_b32_e32 v31, 0"],
+        "uses v32 of lane 0, .* 32 VGPRs",
     ),
     "agpr": _case(
         "resources",

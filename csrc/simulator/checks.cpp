@@ -310,14 +310,14 @@ bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end) {
   return false;
 }
 
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end) {
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane) {
   if (!wave.checks.report_waits) return;
   for (int i = 0; i < wave.checks.vector_memory_count; ++i) {
     const Outstanding& load = wave.checks.vector_memory[static_cast<size_t>(i)];
     if (load.lds_begin < end && begin < load.lds_end)
       report_finding(
           wave, step, "waits",
-          "touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
+          "lane " + std::to_string(lane) + " touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
               " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
   }
 }

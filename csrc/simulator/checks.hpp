@@ -75,7 +75,8 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt);
 void mark_lds_transfer(Wave& wave, uint32_t first);
 // Whether a transfer into LDS that this wave issued is still to write some byte of [begin, end).
 bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end);
-// Throws when a byte of [begin, end) is still to be written by a transfer into LDS that this wave issued.
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end);
+// Throws when a byte of [begin, end), a lane's, is still to be written by a transfer into LDS that this wave
+// issued.
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane);
 
 }  // namespace gfx942
