@@ -101,7 +101,7 @@ std::string disassemble_json(const uint8_t* code_object, uint64_t bytes) {
   for (const KernelMetadata& kernel : read_kernels(elf)) {
     const auto symbol =
         std::find_if(elf.symbols.begin(), elf.symbols.end(), [&](const ElfFile::Symbol& candidate) {
-          return candidate.defined && candidate.type == kSymbolFunction && candidate.name == kernel.name;
+          return candidate.defined() && candidate.type == kSymbolFunction && candidate.name == kernel.name;
         });
     if (symbol == elf.symbols.end()) continue;
     text += separator + std::string("{\"name\":") + json_string(kernel.name) +
