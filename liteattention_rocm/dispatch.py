@@ -177,7 +177,7 @@ def prepare(device, rounding=None) -> None:
     device = torch.device(device)
     kernel = serving(device)
     if kernel.name == "hip":
-        runtime.prepare(device)
+        runtime.prepare(device, rounding)
     if kernel.name != "triton" or device.type == "cpu":
         return
     from .lite import lists

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-from . import _C, arguments, simulator, views
-from .rounding import ROUNDINGS
+from . import _C, arguments, simulator, verdicts, views
+from .rounding import ROUNDINGS, rounding_name
 
 HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
+# The dense kernel that runs: "forward" (128 query rows a workgroup), "pingpong" (384), or "", which the plan
+# chooses by shape and compute units. Read from the environment once, when this module is imported.
+HIP_KERNEL_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
+KERNELS = ("", "forward", "pingpong")
+kernel = os.environ.get(HIP_KERNEL_VARIABLE, "")
+if kernel not in KERNELS:
+    raise ValueError(f"{HIP_KERNEL_VARIABLE} must be forward, pingpong or empty, got {kernel!r}")
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
 
@@ -97,16 +104,24 @@ def has_code_object(device: torch.device) -> bool:
     return architecture_name(properties.gcnArchName) in _C.architectures()
 
 
-def prepare(device) -> None:
+def kernel_name(rounding: str) -> str:
+    """The kernel that serves a rounding mode."""
+    return _C.kernel_names()[ROUNDINGS[rounding].value]
+
+
+def prepare(device, rounding: str | None = None) -> None:
     """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
 
     Args:
         device: what torch.device accepts.
+        rounding: also refuse the device if the kernel of this rounding mode failed the self-test on it.
 
     Raises:
         ValueError, RuntimeError: the device cannot run attention here; the sentence says which can.
     """
     where = target(torch.device(device))
+    if rounding is not None:
+        verdicts.require(where, kernel_name(rounding_name(rounding)))
     _C.prepare(where.hip, where.device, where.architecture, where.compute_units)
 
 
@@ -118,6 +133,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
     """
     if sizes.empty:
         return
+    verdicts.require(where, kernel_name(rounding))
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
     with contextlib.ExitStack() as memory:
@@ -150,4 +166,5 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             scale,
             ROUNDINGS[rounding].value,
             stream,
+            *([kernel] if kernel else []),
         )

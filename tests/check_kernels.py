@@ -192,6 +192,66 @@ _RACES = {
     ),
 }
 
+
+def _message(broken, kept, words=r"race on byte .*nothing orders workgroups", *, at, without=""):
+    """Workgroup 0 stores data, then a flag; workgroup 1 waits for the flag and loads the data."""
+    lines = {
+        "write back": ["buffer_wbl2 sc1"],
+        "wait": ["s_waitcnt vmcnt(0)"],
+        "flag": ["global_store_dword v3, v4, s[4:5] sc1"],
+        "poll": ["global_load_dword v5, v3, s[4:5] sc1"],
+        "polled": ["s_waitcnt vmcnt(0)"],
+        "invalidate": ["buffer_inv sc1"],
+    }
+
+    def body(replaced):
+        part = {**lines, without: [], at: list(replaced)}
+        return (
+            "v_mov_b32_e32 v3, 0x100",
+            "v_mov_b32_e32 v4, 7",
+            "v_mov_b32_e32 v5, 0",
+            "v_mov_b32_e32 v7, 0",
+            "s_cmp_eq_u32 s2, 1",
+            "s_cbranch_scc1 1f",
+            _STORE.format("v0"),
+            *part["write back"],
+            *part["wait"],
+            "s_mov_b64 exec, 1",
+            *part["flag"],
+            "s_endpgm",
+            "1:",
+            *part["poll"],
+            *part["polled"],
+            "s_nop 0",
+            "v_readfirstlane_b32 s8, v5",
+            "s_cmp_eq_u32 s8, 7",
+            "s_cbranch_scc0 1b",
+            *part["invalidate"],
+            "global_load_dword v6, v1, s[4:5]",
+            "s_waitcnt vmcnt(0)",
+        )
+
+    return Case("races", body(broken), body(kept), words, grid=2)
+
+
+_RACES |= {
+    "message_in_the_cache": _message([], ["buffer_wbl2 sc1"], at="write back"),
+    "message_ahead_of_the_data": _message([], ["s_waitcnt vmcnt(0)"], at="wait"),
+    "message_of_workgroup_scope": _message(
+        ["global_store_dword v3, v4, s[4:5] sc0"], ["global_store_dword v3, v4, s[4:5] sc1"], at="flag"
+    ),
+    "message_polled_through_the_cache": _message(
+        ["global_load_dword v5, v3, s[4:5]"], ["global_atomic_add v5, v3, v7, s[4:5] sc0"], at="poll"
+    ),
+    "message_invalidated_before_it_came": _message(
+        ["buffer_inv sc1", "s_waitcnt vmcnt(0)"],
+        ["s_waitcnt vmcnt(0)", "buffer_inv sc1"],
+        at="polled",
+        without="invalidate",
+    ),
+    "message_seen_through_the_cache": _message([], ["buffer_inv sc1"], at="invalidate"),
+}
+
 _STATES = {
     "scalar_to_memory": _states(
         [

@@ -13,9 +13,9 @@ from triton.compiler import ASTSource
 from liteattention_rocm.lite import lists
 from liteattention_rocm.triton import attention, kernels
 
-POINTERS = {"query": "*bf16", "key": "*bf16", "value": "*bf16", "out": "*bf16", "lse": "*fp32"}
+POINTERS = {"query": "*bf16", "key": "*bf16", "value": "*bf16", "out": "*bf16"}
+POINTERS |= {"lse": "*fp32", "trace": "*fp32"}
 FLOATS = ("scale", "scale_log2e", "threshold")
-FLAGS = ("ROUNDING", "NEGATIVE", "LSE", "LISTED", "BACKWARD", "TALL", "WIDE", "INTERPRETED", "FUSED", "DEBUG")
 
 
 def target(architecture: str) -> GPUTarget:
@@ -58,17 +58,17 @@ def forward(architecture: str, rounding="rtne", *, listed=False, backward=False,
     chosen = attention.configuration(architecture, 1 if short else 1 << 20, listed)
     constants = {
         "ROUNDING": rounding, "NEGATIVE": negative, "LSE": True, "LISTED": listed, "BACKWARD": backward,
-        "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "FUSED": attention.FUSED,
+        "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": "",
+        "TRACE": False,
     }  # fmt: skip
-    constants = {name: value for name, value in constants.items() if name in kernels.forward.arg_names}
     return *_compile(kernels.forward, architecture, constants, chosen.options()), chosen
 
 
 @functools.cache
 def list_kernel(architecture: str, name: str, **constants):
     """unpack_list or pack_list."""
-    constants = {"WORD": attention.TILES_PER_WORD} | constants
-    return _compile(getattr(kernels, name), architecture, constants, {"num_warps": 1})
+    constants = {"CHUNK": attention.CHUNK} | constants
+    return _compile(getattr(kernels, name), architecture, constants, {})
 
 
 TYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}
@@ -136,15 +136,17 @@ class Simulated:
         rows = read_list.numel() // words
         indices = torch.full((rows * tiles,), -1, dtype=torch.int32)
         counts = torch.full((rows,), -1, dtype=torch.int32)
-        votes = torch.full((rows * (words + 1),), -1, dtype=torch.int32)
+        chosen = attention.configuration("gfx942", sizes.seqlen_kv, listed=True)
+        splits = attention.QUERY_ROWS_PER_LIST_ROW // chosen.query_rows
+        votes = torch.zeros(rows * splits * (words + 1), dtype=torch.int32)
         extent = {"tiles": tiles, "words": words, "whole": whole}
         work = {"indices": indices, "counts": counts, "votes": votes}
-        unpack = list_kernel("gfx942", "unpack_list", BACKWARD=backward)
+        unpack = list_kernel("gfx942", "unpack_list", SPLITS=splits, BACKWARD=backward)
         self.launch(*unpack, (rows, 1, 1), read_list=read_list, **work, **extent)
         self.forward(
             q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding,
             lists_=tuple(work.values()), backward=backward,
             threshold=math.nan if threshold == -math.inf else threshold,
         )  # fmt: skip
-        pack = list_kernel("gfx942", "pack_list", partial_first=backward)
+        pack = list_kernel("gfx942", "pack_list", SPLITS=splits, PARTIAL_FIRST=backward)
         self.launch(*pack, (rows, 1, 1), write_list=write_list, **work, **extent)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,7 @@ struct ForwardCall {
   double scale;  // of the scores, before softmax
   RoundMode rounding;
   uint64_t stream;  // hipStream_t
+  std::optional<DenseKernel> kernel = std::nullopt;  // none: the plan's choice
 };
 
 // compute_units is used by the call that loads the kernels; 0 asks the device. Launches on the call's stream

@@ -1,5 +1,6 @@
 #include "checks.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "program.hpp"
@@ -49,22 +50,20 @@ void pending(const Wave& wave, const Step& step, const std::string& name, const 
                      " covers the load into it: " + describe(wave, load));
 }
 
-bool reads(const Wave& wave, const Step& step, const RegisterRange& range) {
-  const Instruction& instruction = wave.group->program->instruction(step);
+bool reads(const Instruction& instruction, const RegisterRange& range) {
   for (unsigned i = 0; i < instruction.read_count; ++i)
     if (range.overlaps({instruction.reads[i].first, instruction.reads[i].count})) return true;
   return false;
 }
 
 // A vector memory load may overwrite the result of an earlier one: they return in order.
-void check_pending(Wave& wave, const Step& step) {
+void check_pending(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
   const WaveChecks& checks = wave.checks;
-  const StepDetail& detail = wave.group->program->detail(step);
   unsigned which = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
     const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
     if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which)) {
-      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(wave, step, load.result)) continue;
+      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(instruction, load.result)) continue;
       pending(wave, step, register_name(which), *load.step, "vmcnt");
     }
   }
@@ -88,34 +87,38 @@ struct Requirement {
 };
 
 Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
+  const bool small = made.passes == 4;  // of the two float64 forms
+  const unsigned operand_states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  if (now.a.overlaps(made.result)) needed.demand(made.ready, "reads as operand A");
-  if (now.b.overlaps(made.result)) needed.demand(made.ready, "reads as operand B");
+  if (now.a.overlaps(made.result)) needed.demand(operand_states, "reads as operand A");
+  if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B");
   if (now.c == made.result) {
     if (made.passes == 2) needed.demand(2, "reads as operand C");
+    if (made.float64 && small && now.float64 && now.passes == 4) needed.demand(4, "reads as operand C");
   } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
-    needed.demand(made.passes + (made.xdl ? 1u : 0u), "reads as an overlapping operand C");
+    needed.demand(made.float64 ? (small ? 4u : 9u) : made.passes + (made.xdl ? 1u : 0u),
+                  "reads as an overlapping operand C");
   }
   return needed;
 }
 
 Requirement required_by_other(const Instruction& instruction, const StepDetail& now, const StepDetail& made) {
+  const bool memory = now.effect != Effect::kNone, small = made.passes == 4;
+  const unsigned states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  unsigned which = 0;
-  if (touches(now.vector_mask, made.result, which)) needed.demand(made.ready, "touches");
-  if (made.xdl && now.effect == Effect::kNone) {
-    for (unsigned i = 0; i < instruction.write_count; ++i) {
-      const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
-      if (written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
-    }
+  for (unsigned i = 0; i < instruction.read_count; ++i)
+    if (made.result.overlaps({instruction.reads[i].first, instruction.reads[i].count}))
+      needed.demand(made.float64 && memory ? (small ? 9u : 18u) : states, "touches");
+  for (unsigned i = 0; i < instruction.write_count; ++i) {
+    const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
+    if (made.result.overlaps(written)) needed.demand(states, "touches");
+    if (made.xdl && written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
   }
   return needed;
 }
 
-void check_matrix(Wave& wave, const Step& step) {
+void check_matrix(Wave& wave, const Step& step, const StepDetail& now, const Instruction& instruction) {
   WaveChecks& checks = wave.checks;
-  const Program& program = *wave.group->program;
-  const StepDetail& now = program.detail(step);
   bool expired = false;
   for (int i = 0; i < checks.matrix_count;) {
     const MatrixInFlight& entry = checks.matrix[static_cast<size_t>(i)];
@@ -127,7 +130,7 @@ void check_matrix(Wave& wave, const Step& step) {
     }
     const Requirement needed = now.effect == Effect::kMatrix
                                    ? required_by_matrix(now, *entry.detail)
-                                   : required_by_other(program.instruction(step), now, *entry.detail);
+                                   : required_by_other(instruction, now, *entry.detail);
     if (elapsed < needed.states)
       report_finding(wave, step, "wait_states",
                      std::string(needed.what) + " the result of a matrix instruction after " +
@@ -171,6 +174,7 @@ void WaveChecks::reset(bool check_waits, bool check_wait_states) {
   lds_transfers = 0;
   vector_memory_count = lgkm_count = matrix_count = 0;
   lds_begin = lds_end = 0;
+  hazards.reset();
 }
 
 bool WaveChecks::is_outstanding(uint64_t wanted) const {
@@ -179,6 +183,14 @@ bool WaveChecks::is_outstanding(uint64_t wanted) const {
   for (int i = 0; i < lgkm_count; ++i)
     if (lgkm[static_cast<size_t>(i)].serial == wanted) return true;
   return false;
+}
+
+uint64_t WaveChecks::completed() const {
+  uint64_t first = serial + 1;
+  for (int i = 0; i < vector_memory_count; ++i)
+    first = std::min(first, vector_memory[static_cast<size_t>(i)].serial);
+  for (int i = 0; i < lgkm_count; ++i) first = std::min(first, lgkm[static_cast<size_t>(i)].serial);
+  return first - 1;
 }
 
 unsigned matrix_requirement(const Program& program, const Step& producer, const Step& consumer) {
@@ -190,9 +202,15 @@ unsigned matrix_requirement(const Program& program, const Step& producer, const 
 }
 
 void check_step(Wave& wave, const Step& step) {
-  if (wave.checks.matrix_count) check_matrix(wave, step);
+  const Program& program = *wave.group->program;
+  check_registers(wave, step, program.detail(step), program.instruction(step));
+}
+
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
+  if (wave.checks.matrix_count) check_matrix(wave, step, detail, instruction);
   if (!wave.checks.report_waits) return;
-  if (wave.checks.vector_memory_count | wave.checks.lgkm_count) check_pending(wave, step);
+  if (wave.checks.vector_memory_count | wave.checks.lgkm_count)
+    check_pending(wave, step, detail, instruction);
 }
 
 static void append(std::vector<Outstanding>& queue, int& count, const Outstanding& entry) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hazards.hpp"
 #include "program.hpp"
 
 namespace gfx942 {
@@ -46,9 +47,12 @@ struct WaveChecks {
   std::vector<Outstanding> vector_memory = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::vector<Outstanding> lgkm = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::array<MatrixInFlight, 24> matrix;
+  HazardHistory hazards;
 
   void reset(bool check_waits, bool check_wait_states);
   bool is_outstanding(uint64_t serial) const;
+  // Every memory instruction up to this serial number has been waited for.
+  uint64_t completed() const;
 };
 
 // Ends the launch with what a check has found or, where findings are collected, lists it.
@@ -58,6 +62,8 @@ unsigned matrix_requirement(const class Program& program, const Step& producer, 
 
 // Called before a step whose `watch` meets the wave's: throws when it really touches something outstanding.
 void check_step(Wave& wave, const Step& step);
+// The same for an instruction with other registers than the program has there.
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction);
 // Called after a step with an Effect.
 void track_step(Wave& wave, const Step& step);
 // s_waitcnt.

@@ -129,8 +129,10 @@ def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
     with contextlib.ExitStack() as memory:
         for name in ("q", "k", "v", "out", "lse"):
-            writable = name in ("out", "lse")
-            memory.enter_context(simulator.register(getattr(operands, name), name, writable))
+            written = name in ("out", "lse")
+            memory.enter_context(
+                simulator.register(getattr(operands, name), name, written, unwritten=written)
+            )
         yield
 
 
@@ -145,9 +147,8 @@ def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[b
     """
     problem = operands.problem
     operands.poison()
-    plan = _C.plan(
-        problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv, _COMPUTE_UNITS
-    )
+    sizes = (problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv)
+    plan = _C.plan(*sizes, _COMPUTE_UNITS, "pingpong" if "pingpong" in kernel else "forward")
     with registered(operands):
         module.launch(kernel, plan["grid"], plan["block"], arguments_of(operands))
     return operands.result()

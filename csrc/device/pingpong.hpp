@@ -1,0 +1,173 @@
+// The fast forward kernel for gfx942: bf16, head dim 128, not causal, any Sq and Skv.
+#pragma once
+
+#include "softmax.hpp"
+
+namespace liteattention_rocm {
+namespace pingpong {
+namespace {
+
+using namespace fragments;
+
+constexpr int kQueryTilesPerWave = 3;
+constexpr int kRowsPerWave = kQueryTilesPerWave * kMfma;
+constexpr int kWavesPerGroup = 4;
+constexpr int kThreadsPerGroup = kWavesPerGroup * kWaveSize;
+constexpr int kThreads = 2 * kThreadsPerGroup;
+constexpr int kQueryRows = kRowsPerWave * kThreads / kWaveSize;
+static_assert(kThreads == kPingpongThreadsPerWorkgroup && kQueryRows == kPingpongQueryRowsPerWorkgroup);
+constexpr int kTileBytes = kKvRowsPerTile * kRowBytes;  // 16 KB, of K and of V
+constexpr uint32_t kOutOfBounds = 0x80000000;
+constexpr float kLn2 = 0.693147180559945f;
+
+using Output = float __attribute__((ext_vector_type(kDimTiles * 4)));
+using Query = uint32_t __attribute__((ext_vector_type(kDimSteps * 4)));
+
+LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
+  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
+}
+LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
+  return (rows - 1) * row_bytes + kRowBytes;
+}
+
+// K: chunk c of row r.
+LRA_CONSTEXPR int key_place(int row, int chunk) {
+  const int step = row / kMfma * 4 + chunk / 4;
+  return step * 1024 + (chunk % 4) * 256 + ((row % kMfma) ^ (chunk % 8)) * kChunkBytes;
+}
+LRA_CONSTEXPR int key_read_place(int lane, int odd) {
+  return (lane & 48) * kChunkBytes + ((lane % 16) ^ (lane / 16 + 4 * odd)) * kChunkBytes;
+}
+// V: kv rows 4·quad … +3 of head dims 8·chunk + 2·pair, +1.
+LRA_CONSTEXPR int value_place(int quad, int chunk, int pair) {
+  const int step = quad / 4 * 4 + pair;
+  return step * 1024 + (quad % 4) * 256 + chunk * kChunkBytes;
+}
+
+LRA_DEVICE Query load_query(BufferResource buffer, int row, int rows, uint32_t row_bytes, uint32_t sign_mask,
+                            int lane) {
+  Query query;
+  for (int step = 0; step < kDimSteps; ++step) {
+    const uint32_t offset = row * row_bytes + operand_chunk(lane, step) * kChunkBytes;
+    const Dword4 chunk = isa::buffer_load_b128(buffer, row < rows ? offset : kOutOfBounds) ^ sign_mask;
+    for (int i = 0; i < 4; ++i) query[4 * step + i] = chunk[i];
+  }
+  return query;
+}
+
+template <RoundMode kMode>
+LRA_DEVICE void store_output(const Output& output, float sum, BufferResource buffer, uint32_t row_offset,
+                             int lane) {
+  const bool empty = sum == 0.0f;
+  const float denominator = empty ? 1.0f : sum;
+  const float reciprocal = reciprocal_of(denominator);
+  for (int r = 0; r < 4; ++r) {
+    float row[kDimTiles];
+    for (int d = 0; d < kDimTiles; ++d)
+      row[d] = divide(empty ? 0.0f : output[4 * d + r], denominator, reciprocal);
+    Dword4 packed;
+    for (int i = 0; i < 4; ++i) packed[i] = bf16::pack_output<kMode>(row[2 * i], row[2 * i + 1]);
+    isa::buffer_store_b128(packed, buffer, row_offset + output_dim(lane, r) * 2);
+  }
+}
+
+#define V10(n)                                                                                               \
+  "v" #n "0", "v" #n "1", "v" #n "2", "v" #n "3", "v" #n "4", "v" #n "5", "v" #n "6", "v" #n "7",            \
+      "v" #n "8", "v" #n "9"
+
+template <RoundMode kMode>
+LRA_DEVICE void forward(const ForwardArguments& arguments) {
+  alignas(kChunkBytes) LRA_SHARED char lds[4 * kTileBytes];  // K, K, V, V
+
+  const int thread = __builtin_amdgcn_workitem_id_x();
+  const int lane = isa::lane();
+  const int half_swap_address = (lane ^ 32) * 4;
+  const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
+  const int kv_head = head / arguments.heads_per_kv_head;
+  const int wave = isa::uniform(thread / kWaveSize);
+  const int second_group = wave / kWavesPerGroup;
+  const int64_t first_row =
+      static_cast<int64_t>(__builtin_amdgcn_workgroup_id_x()) * kQueryRows + wave * kRowsPerWave;
+  const int64_t remaining_rows = arguments.seqlen_q - first_row;
+  const int rows = remaining_rows < 0 ? 0 : remaining_rows < kRowsPerWave ? remaining_rows : kRowsPerWave;
+
+  const uint32_t query_row_bytes = arguments.query_strides.row;
+  const BufferResource query_buffer =
+      isa::make_buffer(head_base(arguments.query, arguments.query_strides, batch, head) +
+                           first_row * arguments.query_strides.row,
+                       rows == 0 ? 0 : span_bytes(rows, query_row_bytes));
+  Query query[kQueryTilesPerWave];
+  for (int q = 0; q < kQueryTilesPerWave; ++q)
+    query[q] = load_query(query_buffer, q * kMfma + lane_column(lane), rows, query_row_bytes,
+                          arguments.query_sign_mask, lane);
+
+  // The first group carries K, the second V.
+  const TensorStrides& strides = second_group ? arguments.value_strides : arguments.key_strides;
+  const int worker = thread % kThreadsPerGroup;
+  const uint32_t row_bytes = strides.row;
+  const uint32_t row_step = second_group ? 1 : kThreadsPerGroup / kChunksPerRow;
+  const uint32_t worker_row = worker / kChunksPerRow * (second_group ? 4 : 1);
+  const uint32_t lds_base =
+      reinterpret_cast<uintptr_t>((__attribute__((address_space(3))) char*)(lds));
+  const char* tile = head_base(second_group ? arguments.value : arguments.key, strides, batch, kv_head);
+  uint32_t deposit = lds_base + (second_group ? 2 * kTileBytes + value_place(worker / 16, worker % 16, 0)
+                                              : key_place(worker / 16, worker % 16));
+  uint32_t read_value = lds_base + 3 * kTileBytes + lane * kChunkBytes;
+  uint32_t read_key_even = lds_base + key_read_place(lane, 0);
+  uint32_t read_key_odd = lds_base + key_read_place(lane, 1);
+  uint32_t remaining = arguments.seqlen_kv;
+
+  Output output[kQueryTilesPerWave];
+  float maximum[kQueryTilesPerWave], sums[kQueryTilesPerWave];
+  asm volatile(
+#include "pingpong_loop.inl"
+      : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]),
+        "={v228}"(maximum[0]), "={v229}"(maximum[1]), "={v230}"(maximum[2]),
+        "={v234}"(sums[0]), "={v235}"(sums[1]), "={v236}"(sums[2]), "+{v237}"(read_value),
+        "+{v238}"(read_key_even), "+{v239}"(read_key_odd), "+{v240}"(deposit), "+{s[36:37]}"(tile),
+        "+{s43}"(remaining)
+      : "{v[96:111]}"(query[0]), "{v[112:127]}"(query[1]), "{v[128:143]}"(query[2]),
+        "{v241}"(worker_row * row_bytes + worker % kChunksPerRow * kChunkBytes),
+        "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row),
+        "{s40}"(row_bytes), "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
+        "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
+      : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247",
+        "v144", "v145", "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20),
+        V10(21), "v220", "v221", "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
+
+  if (rows == 0) return;
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  for (int q = 0; q < kQueryTilesPerWave; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(sums[q], half_swap_address);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = maximum[q] * arguments.scale + isa::log2(sum) * kLn2;
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
+}
+
+}  // namespace
+}  // namespace pingpong
+
+#define LRA_PINGPONG_KERNEL(name, mode)                                                                       \
+  extern "C" LRA_KERNEL                                                                                      \
+      __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),                    \
+                     amdgpu_waves_per_eu(2, 2))) void                                                        \
+      name(ForwardArguments arguments) {                                                                     \
+    pingpong::forward<mode>(arguments);                                                                      \
+  }
+
+LRA_PINGPONG_KERNEL(attention_pingpong_rtne, RoundMode::kRtne)
+LRA_PINGPONG_KERNEL(attention_pingpong_rtna, RoundMode::kRtna)
+LRA_PINGPONG_KERNEL(attention_pingpong_rtz, RoundMode::kRtz)
+
+}  // namespace liteattention_rocm
