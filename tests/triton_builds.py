@@ -59,7 +59,7 @@ def forward(architecture: str, rounding="rtne", *, listed=False, backward=False,
     constants = {
         "ROUNDING": rounding, "NEGATIVE": negative, "LSE": True, "LISTED": listed, "BACKWARD": backward,
         "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": "",
-        "TRACE": False,
+        "FUSED": chosen.fused and rounding != "rtz", "TRACE": False,
     }  # fmt: skip
     return *_compile(kernels.forward, architecture, constants, chosen.options()), chosen
 

@@ -19,14 +19,15 @@ _FLT_MIN = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True)
 class Configuration:
-    """Query rows of a program, KV rows of a tile, Triton's launch options, and whether tiles are copied by
-    tensor descriptors."""
+    """Query rows of a program, KV rows of a tile, Triton's launch options, whether tiles are copied by tensor
+    descriptors, and whether exponents are fused in rtne and rtna (rtz would show it in every output)."""
 
     query_rows: int
     kv_rows: int
     warps: int
     stages: int
     descriptors: bool = False
+    fused: bool = False
 
     def options(self) -> dict:
         return {"num_warps": self.warps, "num_stages": self.stages}
@@ -44,9 +45,9 @@ class Configurations:
 # Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
 _CONFIGURATIONS = {
     "sm_90": Configurations(
-        long=Configuration(64, 64, 4, 3, descriptors=True),
-        short=Configuration(64, 64, 4, 3, descriptors=True),
-        listed=Configuration(64, 64, 4, 3, descriptors=True),
+        long=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        short=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        listed=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
     ),
     "gfx90a": Configurations(
         long=Configuration(128, 64, 4, 1),
@@ -175,6 +176,7 @@ def _launch(
         TALL=chosen.query_rows,
         WIDE=chosen.kv_rows,
         DESCRIBED=layout if described else "",
+        FUSED=chosen.fused and rounding != "rtz",
         INTERPRETED=q.device.type == "cpu",
         TRACE=trace is not None,
         **chosen.options(),

@@ -69,7 +69,7 @@ def visit(
     tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum, total,
     scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
     ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
-    DESCRIBED: tl.constexpr, TRACE: tl.constexpr,
+    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """One KV tile: the new accumulators, and by how many log2 units its best score leads each row's earlier."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
@@ -94,8 +94,7 @@ def visit(
         scores = tl.where(left[None, :], scores, -float("inf"))
     highest = tl.max(scores, 1)
     raised = tl.maximum(maximum, highest)
-    if ROUNDING == "rtz":
-        # Truncation would show that a fused 2^(S·c - m·c) is not exactly 1 for the largest score.
+    if not FUSED:
         p = tl.math.exp2((scores - raised[:, None]) * scale_log2e)
         shrink = tl.math.exp2((maximum - raised) * scale_log2e)
     else:
@@ -118,11 +117,13 @@ def forward(
     heads, heads_per_kv_head, rows, columns, tiles, words,
     ROUNDING: tl.constexpr, NEGATIVE: tl.constexpr, LSE: tl.constexpr, LISTED: tl.constexpr,
     BACKWARD: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-    DESCRIBED: tl.constexpr, TRACE: tl.constexpr,
+    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """A program owns TALL query rows of one head.
 
     DESCRIBED: the layout of `key` and `value` where these are tensor descriptors, "" where they are pointers.
+    FUSED: P = 2^(S·c - m·c) with a fused multiply-add, which for the largest score is 1 only up to the rounding
+    of m·c.
     LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last,
     partial tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of
     votes[row, w] says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether
@@ -169,14 +170,14 @@ def forward(
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                     total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
                 )  # fmt: skip
         for i in range(count):
             tile = tl.load(index + i)
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, TRACE,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
             ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i % 32)
             if (i % 32 == 31) | (i == count - 1):
@@ -187,7 +188,7 @@ def forward(
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                     total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
                 )  # fmt: skip
                 tl.store(vote + words, tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0))
     else:
@@ -195,13 +196,13 @@ def forward(
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, TRACE,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
         if whole * WIDE < columns:
             output, maximum, total, lead = visit(
                 whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
 
     empty = total == 0.0
@@ -211,7 +212,7 @@ def forward(
     o_at += row[:, None] * o_row + dim[None, :]
     tl.store(o_at, round_output(result, ROUNDING, INTERPRETED), mask=exists[:, None])
     if LSE:
-        if ROUNDING == "rtz":
+        if not FUSED:
             log_sum = maximum * scale + tl.math.log2(total) * LN2
         else:
             log_sum = (maximum * scale_log2e + tl.math.log2(total)) * LN2
