@@ -153,7 +153,8 @@ PYBIND11_MODULE(_C, module) {
       py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. ValueError: an argument the kernel can't take, before "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
   module.def(
@@ -181,11 +182,11 @@ PYBIND11_MODULE(_C, module) {
       "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
       "the "
       "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
-  module.def(
-      "plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
-      py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
-      "What forward would launch: the kernel and its modelled clocks on the busiest compute unit, grid in workgroups (query tiles, heads, batch), block in work-items, the "
-      "launches, and how the workgroups spread over the compute units.");
+  module.def("plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
+             py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
+             "What forward would launch: the kernel and its modelled clocks on the busiest compute unit, "
+             "grid in workgroups (query tiles, heads, batch), block in work-items, the "
+             "launches, and how the workgroups spread over the compute units.");
   module.def(
       "code_object",
       [](std::string_view arch) {
@@ -200,6 +201,13 @@ PYBIND11_MODULE(_C, module) {
         return py::bytes(static_cast<const char*>(object.image), object.bytes);
       },
       py::arg("arch"), "The embedded code object (ELF) of the kernels that measure a device.");
+  module.def(
+      "observed_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_observed_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that store what they compute.");
   module.def(
       "architectures",
       [] {
@@ -217,6 +225,7 @@ PYBIND11_MODULE(_C, module) {
         names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then the "
+      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
+      "the "
       "one that orders skip lists, then the dense ones for large grids by rounding.");
 }
