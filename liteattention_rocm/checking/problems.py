@@ -61,8 +61,8 @@ PROBLEMS = (
     Problem(129, 65, lse=False, strided=True),
 )
 
-# For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles, part-filled
-# ones, a second workgroup with waves without rows, shared KV heads.
+# For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles,
+# part-filled ones, a second workgroup with waves without rows, shared KV heads.
 PINGPONG_PROBLEMS = (
     Problem(1, 3),
     Problem(20, 21),
