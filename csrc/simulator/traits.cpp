@@ -80,7 +80,7 @@ void describe_access(const Instruction& instruction, std::string_view name, Inst
                                                : Access::kAtomic;
     const unsigned dwords = traits.access == Access::kLoad ? row.dst.dwords : instruction.src[1].dwords;
     unsigned bytes = element_bytes(name, 4 * dwords);
-    if (contains(name, "read2") || contains(name, "write2") || contains(name, "wrxchg2")) {
+    if (contains(name, "read2") || contains(name, "write2") || contains(name, "xchg2")) {
       if (traits.access == Access::kLoad) bytes /= 2;
       traits.pair_unit = static_cast<uint16_t>(contains(name, "st64") ? 64 * bytes : bytes);
     }
