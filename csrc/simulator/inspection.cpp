@@ -5,6 +5,7 @@
 #include "code_object.hpp"
 #include "hip_error.hpp"
 #include "instruction_table.hpp"
+#include "program.hpp"
 #include "statistics.hpp"
 
 namespace gfx942 {
@@ -91,7 +92,10 @@ std::string coverage_json() {
               "\"";
       separator = ",";
     }
-    text += std::string("],\"implemented\":") + (is_implemented(op) ? "true" : "false") + "}";
+    text += std::string("],\"implemented\":") + (is_implemented(op) ? "true" : "false");
+    if (op_info(op).category == Category::kMatrix && is_implemented(op))
+      text += std::string(",\"arithmetic\":\"") + exact_arithmetic(op) + "\"";
+    text += "}";
   }
   return text + "]";
 }

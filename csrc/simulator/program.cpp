@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "checks.hpp"
+#include "hazards.hpp"
 #include "registers.hpp"
 
 namespace gfx942 {
@@ -338,6 +339,7 @@ Program::Program(const uint8_t* code, uint64_t bytes, uint64_t base_address)
   Instruction end;
   end.address = base_ + bytes;
   instructions_.push_back(end);
+  for (const uint32_t index : close_pairs(*this, steps_)) steps_[index].hazardous = 1;
 }
 
 const Step* Program::at(uint64_t address) const {
@@ -534,7 +536,10 @@ void Program::prepare_step(uint32_t index) {
     for (unsigned i = 0; i < 3; ++i) step.src[i] = vector_source(instruction.src[i], i, step);
     detail.passes = matrix_passes(instruction.op);
     detail.xdl = is_xdl(instruction.op);
-    detail.ready = static_cast<uint8_t>(detail.passes + (detail.xdl ? 3 : 2));
+    detail.float64 =
+        instruction.op == Op::V_MFMA_F64_16X16X4_F64 || instruction.op == Op::V_MFMA_F64_4X4X4_4B_F64;
+    detail.ready = static_cast<uint8_t>(detail.float64 ? 2 * detail.passes + (detail.passes == 4 ? 1 : 2)
+                                                       : detail.passes + (detail.xdl ? 3 : 2));
     detail.effect = Effect::kMatrix;
     if (instruction.cbsz | instruction.abid | instruction.blgp) step.run = nullptr;  // broadcasts
     break;
@@ -571,7 +576,7 @@ void Program::prepare_step(uint32_t index) {
   case Encoding::kScratch: detail.effect = Effect::kVectorMemory; break;
   case Encoding::kFlat: detail.effect = Effect::kFlat; break;
   }
-  step.effect = static_cast<uint8_t>(detail.effect) & 0xF;
+  step.effect = static_cast<uint8_t>(detail.effect) & 7;
   // The target of a direct branch, resolved once all steps exist in memory (steps_ never reallocates).
   const uint64_t after = instruction.address + instruction.size;
   const uint64_t target = after + 4 * static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));
