@@ -13,20 +13,9 @@ from triton.compiler import ASTSource
 from liteattention_rocm.lite import lists
 from liteattention_rocm.triton import attention, kernels
 
-POINTERS = {"query": "*bf16", "key": "*bf16", "value": "*bf16", "out": "*bf16", "lse": "*fp32"}
+POINTERS = {"query": "*bf16", "key": "*bf16", "value": "*bf16", "out": "*bf16"}
+POINTERS |= {"lse": "*fp32", "trace": "*fp32"}
 FLOATS = ("scale", "scale_log2e", "threshold")
-FLAGS = (
-    "ROUNDING",
-    "NEGATIVE",
-    "LSE",
-    "LISTED",
-    "BACKWARD",
-    "TALL",
-    "WIDE",
-    "INTERPRETED",
-    "DESCRIBED",
-    "DEBUG",
-)
 
 
 def target(architecture: str) -> GPUTarget:
@@ -70,8 +59,8 @@ def forward(architecture: str, rounding="rtne", *, listed=False, backward=False,
     constants = {
         "ROUNDING": rounding, "NEGATIVE": negative, "LSE": True, "LISTED": listed, "BACKWARD": backward,
         "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": "",
+        "FUSED": chosen.fused and rounding != "rtz", "TRACE": False,
     }  # fmt: skip
-    constants = {name: value for name, value in constants.items() if name in kernels.forward.arg_names}
     return *_compile(kernels.forward, architecture, constants, chosen.options()), chosen
 
 
@@ -79,7 +68,7 @@ def forward(architecture: str, rounding="rtne", *, listed=False, backward=False,
 def list_kernel(architecture: str, name: str, **constants):
     """unpack_list or pack_list."""
     constants = {"CHUNK": attention.CHUNK} | constants
-    return _compile(getattr(kernels, name), architecture, constants, {"num_warps": 4})
+    return _compile(getattr(kernels, name), architecture, constants, {})
 
 
 TYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}

@@ -185,9 +185,12 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
-// Sees the boundaries between the kernel's phases, see calibration.hip; this one only keeps them apart.
+// Sees the boundaries between the kernel's phases, see calibration.hip, and what the dense walk computes in
+// them, see observed.hip; this one only keeps the phases apart.
 struct NoProbe {
   LRA_DEVICE void boundary(int) { isa::phase_boundary(); }
+  LRA_DEVICE void scores(int, const Float4 (&)[kKvTiles], int) {}
+  LRA_DEVICE void probabilities(int, const Float4 (&)[kKvTiles], const OnlineSoftmax&) {}
 };
 
 // The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
@@ -299,8 +302,10 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
     } else {
       for (int q = 0; q < kQueryTiles; ++q) {
         if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        probe.scores(q, scores[q], remaining);
         fold(softmax[q], scores[q], output[q], row_maximum(scores[q], half_swap_address),
              arguments.scale_log2e);
+        probe.probabilities(q, scores[q], softmax[q]);
       }
     }
     probe.boundary(2);
@@ -319,7 +324,7 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 
 }  // namespace
 
-#ifndef LRA_WITHOUT_KERNELS  // calibration.hip instantiates the same code with a probe
+#ifndef LRA_WITHOUT_KERNELS  // others instantiate the same code with a probe
 #define LRA_ATTENTION_KERNEL                                                                                 \
   extern "C" LRA_KERNEL                                                                                      \
       __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \

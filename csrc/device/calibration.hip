@@ -30,7 +30,7 @@ static_assert(sizeof(PhaseRecord) == kRecordWords * sizeof(uint32_t));
 
 // Keeps the record in one vector register, word i in lane i: the kernel has hardly another one free.
 // Boundary 0 ends the phase that began at boundary 3 of the tile before.
-struct ClockProbe {
+struct ClockProbe : NoProbe {
   int words = 0;
   LRA_DEVICE static int core_clock() {
     uint64_t time;

@@ -3,7 +3,8 @@
 #include <stdexcept>
 #include <string>
 
-// code_objects.def and calibration_objects.def have one CODE_OBJECT(architecture) per embedded image.
+// code_objects.def, calibration_objects.def and observed_objects.def have one CODE_OBJECT(architecture) per
+// embedded image.
 extern "C" {
 #define CODE_OBJECT(arch)                                                                                    \
   extern const unsigned char code_objects_##arch##_begin[], code_objects_##arch##_end[];
@@ -12,6 +13,10 @@ extern "C" {
 #define CODE_OBJECT(arch)                                                                                    \
   extern const unsigned char calibration_objects_##arch##_begin[], calibration_objects_##arch##_end[];
 #include "calibration_objects.def"
+#undef CODE_OBJECT
+#define CODE_OBJECT(arch)                                                                                    \
+  extern const unsigned char observed_objects_##arch##_begin[], observed_objects_##arch##_end[];
+#include "observed_objects.def"
 #undef CODE_OBJECT
 }
 
@@ -55,6 +60,15 @@ const CodeObject& find_calibration_object(std::string_view arch) {
   static const std::vector<CodeObject> objects = {
 #define CODE_OBJECT(arch) object(#arch, calibration_objects_##arch##_begin, calibration_objects_##arch##_end),
 #include "calibration_objects.def"
+#undef CODE_OBJECT
+  };
+  return find(objects, arch);
+}
+
+const CodeObject& find_observed_object(std::string_view arch) {
+  static const std::vector<CodeObject> objects = {
+#define CODE_OBJECT(arch) object(#arch, observed_objects_##arch##_begin, observed_objects_##arch##_end),
+#include "observed_objects.def"
 #undef CODE_OBJECT
   };
   return find(objects, arch);

@@ -38,4 +38,7 @@ const CodeObject& find_code_object(std::string_view arch);
 // call.
 const CodeObject& find_calibration_object(std::string_view arch);
 
+// The same for the kernels of csrc/device/observed.hip, which store what they compute on the way.
+const CodeObject& find_observed_object(std::string_view arch);
+
 }  // namespace liteattention_rocm

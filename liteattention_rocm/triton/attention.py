@@ -15,21 +15,19 @@ TILES_PER_WORD = 32
 CHUNK = 1024  # tiles that the list kernels handle at a time
 _SHORT_KV = 1024  # up to here a launch is a few tiles long, and small workgroups fill the device better
 _FLT_MIN = torch.finfo(torch.float32).tiny
-_OVERLAPPING_COLUMNS = (
-    1024  # up to here a launch is a few tiles long and small workgroups fill the device better
-)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Query rows of a program, KV rows of a tile, Triton's launch options, and whether tiles are copied by
-    tensor descriptors."""
+    """Query rows of a program, KV rows of a tile, Triton's launch options, whether tiles are copied by tensor
+    descriptors, and whether exponents are fused in rtne and rtna (rtz would show it in every output)."""
 
     query_rows: int
     kv_rows: int
     warps: int
     stages: int
     descriptors: bool = False
+    fused: bool = False
 
     def options(self) -> dict:
         return {"num_warps": self.warps, "num_stages": self.stages}
@@ -47,9 +45,9 @@ class Configurations:
 # Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
 _CONFIGURATIONS = {
     "sm_90": Configurations(
-        long=Configuration(64, 64, 4, 3, descriptors=True),
-        short=Configuration(64, 64, 4, 3, descriptors=True),
-        listed=Configuration(64, 64, 4, 3, descriptors=True),
+        long=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        short=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        listed=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
     ),
     "gfx90a": Configurations(
         long=Configuration(128, 64, 4, 1),
@@ -95,36 +93,12 @@ def _strides(tensor, dimensions) -> tuple[int, int, int]:
     return tuple(tensor.stride(d) for d in dimensions)
 
 
-def launch_arguments(q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0) -> dict:
-    """What `kernels.forward` takes at run time, by name. lists: indices, counts, votes of a listed walk."""
-    dimensions = arguments.LAYOUTS[layout]
-    indices, counts, votes = lists or (q, q, q)
-    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
-    tensors = (("q", q), ("k", k), ("v", v), ("o", out))
+def _scalars(scale: float) -> dict:
+    magnitude = abs(scale)
     return {
-        "query": q,
-        "key": k,
-        "value": v,
-        "out": out,
-        "lse": lse if lse.numel() else out,
-        "indices": indices,
-        "counts": counts,
-        "votes": votes,
-        "scale": abs(scale),
+        "scale": magnitude,
         # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
-        "scale_log2e": max(abs(scale) * math.log2(math.e), _FLT_MIN),
-        "threshold": threshold,
-        **{
-            f"{name}_{dimension}": stride
-            for name, tensor in tensors
-            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
-        },
-        "heads": sizes.heads,
-        "heads_per_kv_head": sizes.heads // sizes.kv_heads,
-        "rows": sizes.seqlen_q,
-        "columns": sizes.seqlen_kv,
-        "tiles": tiles,
-        "words": -(-tiles // TILES_PER_WORD),
+        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
     }
 
 
@@ -143,20 +117,57 @@ def _descriptor(tensor, row_dimension: int, kv_rows: int):
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
 
 
-def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists, threshold, backward):
+def launch_arguments(
+    q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0, trace=None
+) -> dict:
+    """What `kernels.forward` takes at run time, by name, with pointers to k and v.
+
+    lists: indices, counts and votes of a listed walk.
+    """
     dimensions = arguments.LAYOUTS[layout]
-    grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
-    described = chosen.descriptors and all(_describable(tensor, dimensions) for tensor in (k, v))
-    at_run_time = launch_arguments(
-        q, k, v, out, lse, sizes, layout=layout, scale=scale, lists=lists, threshold=threshold
+    indices, counts, votes = lists or (q, q, q)
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    return {
+        "query": q,
+        "key": k,
+        "value": v,
+        "out": out,
+        "lse": lse if lse.numel() else out,
+        "indices": indices,
+        "counts": counts,
+        "votes": votes,
+        "trace": out if trace is None else trace,
+        **_scalars(scale),
+        "threshold": threshold,
+        **{
+            f"{name}_{dimension}": stride
+            for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out))
+            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
+        },
+        "heads": sizes.heads,
+        "heads_per_kv_head": sizes.heads // sizes.kv_heads,
+        "rows": sizes.seqlen_q,
+        "columns": sizes.seqlen_kv,
+        "tiles": tiles,
+        "words": -(-tiles // TILES_PER_WORD),
+    }
+
+
+def _launch(
+    q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists=None, threshold=0.0, backward=False,
+    trace=None,
+):  # fmt: skip
+    dimensions = arguments.LAYOUTS[layout]
+    given = launch_arguments(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, lists=lists, threshold=threshold, trace=trace
     )
+    described = chosen.descriptors and all(_describable(tensor, dimensions) for tensor in (k, v))
     if described:
-        at_run_time |= {
-            name: _descriptor(tensor, dimensions[2], chosen.kv_rows)
-            for name, tensor in (("key", k), ("value", v))
-        }
+        for name in ("key", "value"):
+            given[name] = _descriptor(given[name], dimensions[2], chosen.kv_rows)
+    grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
     kernels.forward[grid](
-        **at_run_time,
+        **given,
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,
         LSE=lse.numel() > 0,
@@ -165,7 +176,9 @@ def _launch(q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists,
         TALL=chosen.query_rows,
         WIDE=chosen.kv_rows,
         DESCRIBED=layout if described else "",
+        FUSED=chosen.fused and rounding != "rtz",
         INTERPRETED=q.device.type == "cpu",
+        TRACE=trace is not None,
         **chosen.options(),
     )
 
@@ -176,10 +189,35 @@ def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
     The arguments have passed `liteattention_rocm.arguments`; the last dimension of each tensor is contiguous.
     """
     chosen = configuration(architecture(q.device), sizes.seqlen_kv)
+    _launch(q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen)
+
+
+def intermediates(q, k, v, out, lse, trace, sizes, *, layout, scale, rounding) -> None:
+    """As forward, and the values between, of each KV tile of 64 rows, into `trace`.
+
+    trace: float32, `trace_elements` of them, which `traced` takes apart. The kernel is the one that forward
+    launches, with stores behind what it computes.
+    """
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
     _launch(
-        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, lists=None,
-        threshold=0.0, backward=False,
-    )  # fmt: skip
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, trace=trace
+    )
+
+
+def trace_elements(sizes) -> int:
+    rows = sizes.batch * sizes.heads * sizes.seqlen_q
+    return rows * -(-sizes.seqlen_kv // KV_ROWS_PER_TILE) * (3 * KV_ROWS_PER_TILE + 2)
+
+
+def traced(trace, sizes) -> dict:
+    """What a trace holds, each after its tile: "S", "P", "packed P": [batch, heads, rows, tiles · 64], "row
+    maximum", "row sum": [batch, heads, rows, tiles]. S is unscaled, and -Inf behind the last kv row."""
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    rows = (sizes.batch, sizes.heads, sizes.seqlen_q)
+    wide, narrow = math.prod(rows) * tiles * KV_ROWS_PER_TILE, math.prod(rows) * tiles
+    parts = trace.split([wide, wide, wide, narrow, narrow])
+    names = ("S", "P", "packed P", "row maximum", "row sum")
+    return {name: part.view(*rows, -1) for name, part in zip(names, parts, strict=True)}
 
 
 def skip_forward(
@@ -211,6 +249,5 @@ def skip_forward(
     )  # fmt: skip
     kernels.pack_list[(list_rows,)](
         indices, counts, votes, write_list, tiles, words, whole,
-        SPLITS=splits, PARTIAL_FIRST=backward,
-        CHUNK=CHUNK,
+        SPLITS=splits, PARTIAL_FIRST=backward, CHUNK=CHUNK,
     )  # fmt: skip

@@ -50,13 +50,28 @@ def either(a, b):
 
 
 @triton.jit
+def record(
+    trace, lse_row, exists, traced_rows, tile, tiles, scores, p, packed, maximum, total, WIDE: tl.constexpr
+):
+    """One tile's intermediate values: see `attention.intermediates`."""
+    plane = traced_rows * tiles * WIDE
+    at = lse_row[:, None] * tiles * WIDE + tile * WIDE + tl.arange(0, WIDE)[None, :]
+    tl.store(trace + at, scores, mask=exists[:, None])
+    tl.store(trace + plane + at, p, mask=exists[:, None])
+    tl.store(trace + 2 * plane + at, packed.to(tl.float32), mask=exists[:, None])
+    at = 3 * plane + lse_row * tiles + tile
+    tl.store(trace + at, maximum, mask=exists)
+    tl.store(trace + traced_rows * tiles + at, total, mask=exists)
+
+
+@triton.jit
 def visit(
     tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum, total,
-    scale_log2e, columns,
+    scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
     ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
-    """One KV tile: the new accumulators, and each row's lead: its best score over earlier ones, in log2."""
+    """One KV tile: the new accumulators, and each row's lead, in log2: its best score over earlier ones."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
     if DESCRIBED == "bshd":
         k = key.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128]).T
@@ -79,8 +94,7 @@ def visit(
         scores = tl.where(left[None, :], scores, -float("inf"))
     highest = tl.max(scores, 1)
     raised = tl.maximum(maximum, highest)
-    if ROUNDING == "rtz":
-        # Truncation would show that a fused 2^(S·c - m·c) is not exactly 1 for the largest score.
+    if not FUSED:
         p = tl.math.exp2((scores - raised[:, None]) * scale_log2e)
         shrink = tl.math.exp2((maximum - raised) * scale_log2e)
     else:
@@ -89,28 +103,34 @@ def visit(
         p = tl.math.exp2(scores * scale_log2e - top[:, None])
         shrink = tl.math.exp2(tl.maximum(maximum * scale_log2e, LOWEST) - top)
     total = total * shrink + tl.sum(p, 1)
-    output = product(round_to_bf16(p, ROUNDING, INTERPRETED), v, output * shrink[:, None], INTERPRETED)
+    packed = round_to_bf16(p, ROUNDING, INTERPRETED)
+    output = product(packed, v, output * shrink[:, None], INTERPRETED)
+    if TRACE:
+        record(trace, lse_row, exists, traced_rows, tile, tiles, scores, p, packed, raised, total, WIDE)
     return output, raised, total, (highest - maximum) * scale_log2e
 
 
 @triton.jit
 def forward(
-    query, key, value, out, lse, indices, counts, votes, scale, scale_log2e, threshold,
+    query, key, value, out, lse, indices, counts, votes, trace, scale, scale_log2e, threshold,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     heads, heads_per_kv_head, rows, columns, tiles, words,
     ROUNDING: tl.constexpr, NEGATIVE: tl.constexpr, LSE: tl.constexpr, LISTED: tl.constexpr,
     BACKWARD: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """A program owns TALL query rows of one head.
 
     DESCRIBED: the layout of `key` and `value` where these are tensor descriptors, "" where they are pointers.
+    FUSED: P = 2^(S·c - m·c) with a fused multiply-add, which for the largest score is 1 only up to the
+    rounding of m·c.
     LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last,
     partial tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of
     votes[row, w] says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether
     one wants the partial tile; a NaN wants its tile, and a threshold of NaN stands for -Inf. Votes are
     gathered per query row and exchanged between warps only once in 32 tiles. Otherwise: every tile from the
     first to the last.
+    TRACE: also stores what lies between, see `record`.
     """
     query_tile, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_head = head // heads_per_kv_head
@@ -130,6 +150,9 @@ def forward(
     k_offsets = column[None, :] * k_row + dim[:, None]
     v_offsets = column[:, None] * v_row + dim[None, :]
 
+    lse_row = (batch.to(tl.int64) * heads + head) * rows + first + row
+    traced_rows = tl.num_programs(2).to(tl.int64) * heads * rows
+
     output = tl.zeros([TALL, 128], tl.float32)
     maximum = tl.full([TALL], LOWEST, tl.float32)
     total = tl.zeros([TALL], tl.float32)
@@ -146,13 +169,15 @@ def forward(
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
-                    total, scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, DESCRIBED,
+                    total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
                 )  # fmt: skip
         for i in range(count):
             tile = tl.load(index + i)
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
-                total, scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False, DESCRIBED,
+                total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
             ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i % 32)
             if (i % 32 == 31) | (i == count - 1):
@@ -162,19 +187,22 @@ def forward(
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
-                    total, scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, DESCRIBED,
+                    total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
                 )  # fmt: skip
                 tl.store(vote + words, tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0))
     else:
         for tile in range(whole):
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
-                total, scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, False, DESCRIBED,
+                total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
         if whole * WIDE < columns:
             output, maximum, total, lead = visit(
                 whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
-                total, scale_log2e, columns, ROUNDING, INTERPRETED, WIDE, True, DESCRIBED,
+                total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
 
     empty = total == 0.0
@@ -184,11 +212,11 @@ def forward(
     o_at += row[:, None] * o_row + dim[None, :]
     tl.store(o_at, round_output(result, ROUNDING, INTERPRETED), mask=exists[:, None])
     if LSE:
-        if ROUNDING == "rtz":
+        if not FUSED:
             log_sum = maximum * scale + tl.math.log2(total) * LN2
         else:
             log_sum = (maximum * scale_log2e + tl.math.log2(total)) * LN2
-        tl.store(lse + (batch.to(tl.int64) * heads + head) * rows + first + row, log_sum, mask=exists)
+        tl.store(lse + lse_row, log_sum, mask=exists)
 
 
 @triton.jit
