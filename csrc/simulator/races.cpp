@@ -1,5 +1,6 @@
 #include "races.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "observation.hpp"
@@ -94,6 +95,40 @@ void access_byte(Wave& wave, const Step& step, const char* what, uint64_t addres
   }
 }
 
+void split(DwordHistory& dword) {
+  dword.bytes = std::make_unique<std::array<ByteHistory, 4>>();
+  for (uint8_t i = 0; i < 4; ++i) {
+    ByteHistory& byte = (*dword.bytes)[i];
+    byte = dword.whole;
+    for (Touch* touch : {&byte.write, &byte.read[0], &byte.read[1]}) touch->byte += i;
+  }
+}
+
+// Calls `find(address)` for the history of each aligned dword of a lane's range.
+template <class Find>
+void access_range(Wave& wave, const Step& step, const char* what, const LaneRange& range, Touch& now,
+                  Access kind, const Find& find) {
+  now.lane = range.lane;
+  now.bytes = static_cast<uint8_t>(range.bytes);
+  const uint64_t end = range.address + range.bytes;
+  for (uint64_t address = range.address; address < end;) {
+    const uint64_t next = std::min(end, (address & ~uint64_t{3}) + 4);
+    DwordHistory* dword = find(address);
+    if (!dword) return;
+    if (!dword->bytes && next - address < 4) split(*dword);
+    if (!dword->bytes) {
+      now.byte = static_cast<uint8_t>(address - range.address);
+      access_byte(wave, step, what, address, dword->whole, now, kind);
+    } else {
+      for (uint64_t byte = address; byte < next; ++byte) {
+        now.byte = static_cast<uint8_t>(byte - range.address);
+        access_byte(wave, step, what, byte, (*dword->bytes)[byte & 3], now, kind);
+      }
+    }
+    address = next;
+  }
+}
+
 Touch touch_of(const Wave& wave, const Step& step, uint32_t epoch) {
   Touch now;
   now.group = group_number(wave);
@@ -155,14 +190,10 @@ void LdsRaces::access(Wave& wave, const Step& step, const std::vector<LaneRange>
   Touch now = touch_of(wave, step, epoch);
   now.group = 1;  // one workgroup at a time
   now.scope = kind == Access::kAtomic ? Scope::kDevice : Scope::kWave;
-  for (const LaneRange& range : ranges) {
-    now.lane = range.lane;
-    now.bytes = static_cast<uint8_t>(range.bytes);
-    for (uint64_t byte = range.address; byte < range.address + range.bytes && byte < bytes_.size(); ++byte) {
-      now.byte = static_cast<uint8_t>(byte - range.address);
-      access_byte(wave, step, "LDS byte", byte, bytes_[byte], now, kind);
-    }
-  }
+  const auto find = [this](uint64_t address) {
+    return address / 4 < dwords_.size() ? &dwords_[address / 4] : nullptr;
+  };
+  for (const LaneRange& range : ranges) access_range(wave, step, "LDS byte", range, now, kind, find);
 }
 
 void MemoryRaces::access(Wave& wave, const Step& step, const std::vector<LaneRange>& ranges, Access kind,
@@ -173,25 +204,23 @@ void MemoryRaces::access(Wave& wave, const Step& step, const std::vector<LaneRan
   now.serial = static_cast<uint32_t>(serial);
   const std::lock_guard lock(mutex_);
   const Region* region = nullptr;
-  std::array<ByteHistory, kPage>* page = nullptr;
+  Page* page = nullptr;
   uint64_t page_number = ~uint64_t{0};
+  const auto find = [&](uint64_t address) {
+    if (address / kPage != page_number) {
+      page_number = address / kPage;
+      auto& place = pages_[page_number];
+      if (!place) place = std::make_unique<Page>();
+      page = place.get();
+    }
+    return &(*page)[address % kPage / 4];
+  };
   for (const LaneRange& range : ranges) {
     if (!region || range.address < region->begin || range.address + range.bytes > region->end)
       region = memory.find(range.address, range.bytes);
     // Nobody writes to read-only memory; what lies outside every region is reported where it is accessed.
     if (!region || (kind == Access::kLoad && !region->writable)) continue;
-    now.lane = range.lane;
-    now.bytes = static_cast<uint8_t>(range.bytes);
-    for (uint64_t byte = range.address; byte < range.address + range.bytes; ++byte) {
-      if (byte / kPage != page_number) {
-        page_number = byte / kPage;
-        auto& place = pages_[page_number];
-        if (!place) place = std::make_unique<std::array<ByteHistory, kPage>>();
-        page = place.get();
-      }
-      now.byte = static_cast<uint8_t>(byte - range.address);
-      access_byte(wave, step, "byte", byte, (*page)[byte % kPage], now, kind);
-    }
+    access_range(wave, step, "byte", range, now, kind, find);
   }
 }
 
