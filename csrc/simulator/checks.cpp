@@ -50,8 +50,8 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
 void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
              const char* counter) {
   report_finding(wave, step, "waits",
-                 (name[0] == 's' ? "" : first_lane(wave) + " ") + "touches " + name + " before an s_waitcnt " + counter +
-                     " covers the load into it: " + describe(wave, load));
+                 (name[0] == 's' ? "" : first_lane(wave) + " ") + "touches " + name +
+                     " before an s_waitcnt " + counter + " covers the load into it: " + describe(wave, load));
 }
 
 bool reads(const Instruction& instruction, const RegisterRange& range) {
@@ -99,7 +99,8 @@ Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
   if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B", now.b, made.result);
   if (now.c == made.result) {
     if (made.passes == 2) needed.demand(2, "reads as operand C", now.c, made.result);
-    if (made.float64 && small && now.float64 && now.passes == 4) needed.demand(4, "reads as operand C", now.c, made.result);
+    if (made.float64 && small && now.float64 && now.passes == 4)
+      needed.demand(4, "reads as operand C", now.c, made.result);
   } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
     needed.demand(made.float64 ? (small ? 4u : 9u) : made.passes + (made.xdl ? 1u : 0u),
                   "reads as an overlapping operand C", now.c, made.result);
@@ -141,9 +142,10 @@ void check_matrix(Wave& wave, const Step& step, const StepDetail& now, const Ins
                                    : required_by_other(instruction, now, *entry.detail);
     if (elapsed < needed.states)
       report_finding(wave, step, "wait_states",
-                     name_vector(wave, needed.vector) + ": " + needed.what + " the result of a matrix instruction after " +
-                         std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) +
-                         ": " + describe(wave, *entry.step));
+                     name_vector(wave, needed.vector) + ": " + needed.what +
+                         " the result of a matrix instruction after " + std::to_string(elapsed) +
+                         " wait states; it takes " + std::to_string(needed.states) + ": " +
+                         describe(wave, *entry.step));
     ++i;
   }
   if (expired) rebuild_watch(checks);
@@ -317,7 +319,8 @@ void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end
     if (load.lds_begin < end && begin < load.lds_end)
       report_finding(
           wave, step, "waits",
-          "lane " + std::to_string(lane) + " touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
+          "lane " + std::to_string(lane) + " touches LDS byte " +
+              std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
               " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
   }
 }

@@ -55,29 +55,50 @@ uint32_t group_number(const Wave& wave) {
   return 1 + id[0] + launch.grid[0] * (id[1] + launch.grid[1] * id[2]);
 }
 
+std::string group_name(const Launch& launch, const Touch& touch) {
+  const uint32_t number = touch.group - 1;
+  return "workgroup (" + std::to_string(number % launch.grid[0]) + ", " +
+         std::to_string(number / launch.grid[0] % launch.grid[1]) + ", " +
+         std::to_string(number / launch.grid[0] / launch.grid[1]) + ")";
+}
+
+std::string lane_name(const Touch& touch) {
+  return touch.lane < 0 ? "a scalar access" : "lane " + std::to_string(touch.lane);
+}
+
+// What a finding at the access `now` says.
+std::string describe_race(const Wave& wave, const std::string& place, const Touch& now, bool writes,
+                          const Touch& other, bool other_writes) {
+  const Launch& launch = *wave.group->launch;
+  const Instruction& instruction = wave.group->program->instructions()[other.step];
+  const bool between_groups = other.group != now.group;
+  return "race on " + place + ": " + (writes ? "written" : "read") + " by " + lane_name(now) + ", " +
+         (other_writes ? "written" : "read") + " by " +
+         (between_groups ? group_name(launch, other) + ", " : "") + "wave " + std::to_string(other.wave) +
+         ", " + lane_name(other) + " at \"" + disassemble(instruction) + "\" at " +
+         hexadecimal(instruction.address - launch.kernel->load_bias) +
+         (between_groups ? "; nothing orders workgroups, and accesses below device scope are not coherent"
+                         : "; no barrier lies between the end of the one and the issue of the other");
+}
+
+// Where findings are collected they are listed at both accesses, so that they are the same whichever comes
+// first.
 void report(const Wave& wave, const Step& step, const char* what, uint64_t byte, const Touch& now,
             bool writes, const Touch& other, bool other_writes) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instructions()[other.step];
-  const bool between_groups = other.group != now.group;
-  std::string reason =
-      std::string("race on ") + what + " " + (what[0] == 'L' ? std::to_string(byte) : hexadecimal(byte)) +
-      ": " + (writes ? "written" : "read") +
-      (now.lane < 0 ? std::string(" by a scalar access") : " by lane " + std::to_string(now.lane)) + ", " +
-      (other_writes ? "written" : "read") + " by ";
-  if (between_groups) {
-    const Launch& launch = *wave.group->launch;
-    const uint32_t number = other.group - 1;
-    reason += "workgroup (" + std::to_string(number % launch.grid[0]) + ", " +
-              std::to_string(number / launch.grid[0] % launch.grid[1]) + ", " +
-              std::to_string(number / launch.grid[0] / launch.grid[1]) + "), ";
-  }
-  reason += "wave " + std::to_string(other.wave) + ", lane " + std::to_string(other.lane) + " at \"" +
-            disassemble(instruction) + "\" at " +
-            hexadecimal(instruction.address - wave.group->launch->kernel->load_bias);
-  reason += between_groups ? "; nothing orders workgroups, and accesses below device scope are not coherent"
-                           : "; no barrier lies between the end of the one and the issue of the other";
-  report_finding(wave, step, "races", reason);
+  const Launch& launch = *wave.group->launch;
+  const bool lds = what[0] == 'L';
+  const std::string place = std::string(what) + " " + (lds ? std::to_string(byte) : hexadecimal(byte));
+  report_finding(wave, step, "races", describe_race(wave, place, now, writes, other, other_writes));
+  const Instruction& instruction = wave.group->program->instructions()[other.step];
+  const auto& id = wave.group->id;
+  const std::string group = lds ? "workgroup (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) +
+                                      ", " + std::to_string(id[2]) + ")"
+                                : group_name(launch, other);
+  const uint64_t address = instruction.address - launch.kernel->load_bias;
+  list_finding(launch, address, "races",
+               "kernel " + launch.kernel->name + ", " + group + ", wave " + std::to_string(other.wave) +
+                   ", \"" + disassemble(instruction) + "\" at " + hexadecimal(address) + ": " +
+                   describe_race(wave, place, other, other_writes, now, writes));
 }
 
 void access_byte(Wave& wave, const Step& step, const char* what, uint64_t address, ByteHistory& byte,
