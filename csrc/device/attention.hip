@@ -15,7 +15,10 @@
 //   accumulate  O^T = O^T·shrink + V^T·P^T
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
+#include "skip.hpp"
+#include "skip_order.hpp"
 #include "softmax.hpp"
+#include "walk.hpp"
 
 namespace liteattention_rocm {
 namespace {
@@ -28,15 +31,17 @@ constexpr int kFetchesPerThread = 4;
 static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
 static_assert(kQueryRowsPerWave * (kThreadsPerWorkgroup / kWaveSize) == kQueryRowsPerWorkgroup);
 
-struct Fetched {
-  Dword4 chunks[kFetchesPerThread];
-};
-
 // The rows of one head as a chain of KV tiles, each seen through a buffer of its own: a base in 64 bits
 // and offsets that fit 32.
 struct KvRows {
   const char* tile;    // first row of the next tile to fetch
   uint32_t row_bytes;  // stride
+
+  LRA_DEVICE void move(int rows) { tile += static_cast<int64_t>(rows) * row_bytes; }
+};
+
+struct Fetched {
+  Dword4 chunks[kFetchesPerThread];
 };
 
 LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
@@ -135,6 +140,13 @@ LRA_DEVICE void compute_scores(Scores& scores, const QueryTile (&query)[kQueryTi
   }
 }
 
+// Turns the scores of one query tile into probabilities, and the output so far into what they add to.
+LRA_DEVICE void fold(OnlineSoftmax& softmax, Float4 (&scores)[kKvTiles], Float4 (&output)[kDimTiles],
+                     float tile_maximum, float c) {
+  const float shrink = softmax.update(scores, tile_maximum, c);
+  for (int d = 0; d < kDimTiles; ++d) output[d] *= shrink;
+}
+
 template <RoundMode kMode>
 LRA_DEVICE Bf16x4 probability_operand(Float4 p) {
   return __builtin_bit_cast(Bf16x4, Dword2{bf16::pack<kMode>(p[0], p[1]), bf16::pack<kMode>(p[2], p[3])});
@@ -173,8 +185,42 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
+// Sees the boundaries between the kernel's phases, see calibration.hip, and what the dense walk computes in
+// them, see observed.hip; this one only keeps the phases apart.
+struct NoProbe {
+  LRA_DEVICE void boundary(int) { isa::phase_boundary(); }
+  LRA_DEVICE void scores(int, const Float4 (&)[kKvTiles], int) {}
+  LRA_DEVICE void probabilities(int, const Float4 (&)[kKvTiles], const OnlineSoftmax&) {}
+};
+
+// The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
 template <RoundMode kMode>
-LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
+LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
+                              int rows, const Output& output, const OnlineSoftmax (&softmax)[kQueryTiles],
+                              int lane) {
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  const int half_swap_address = (lane ^ 32) * 4;
+  for (int q = 0; q < kQueryTiles; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
+}
+
+// A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
+template <RoundMode kMode, typename Walk, typename Arguments, class Probe>
+LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile, Probe& probe) {
   alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
   alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
@@ -183,7 +229,7 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
   const int half_swap_address = (lane ^ 32) * 4;
   const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
   const int kv_head = head / arguments.heads_per_kv_head;
-  const int64_t first_row = static_cast<int64_t>(__builtin_amdgcn_workgroup_id_x()) * kQueryRowsPerWorkgroup +
+  const int64_t first_row = static_cast<int64_t>(query_tile) * kQueryRowsPerWorkgroup +
                             isa::uniform(thread / kWaveSize) * kQueryRowsPerWave;
   // Rows of this wave that exist; a wave past the end still helps to carry K and V.
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
@@ -207,72 +253,106 @@ LRA_DEVICE void attention_forward(const ForwardArguments& arguments) {
                static_cast<uint32_t>(arguments.value_strides.row)};
 
   OnlineSoftmax softmax[kQueryTiles];
+  if constexpr (Walk::kVotes) {
+    // No score leads +Inf: a row that doesn't exist votes for no tile.
+    for (int q = 0; q < kQueryTiles; ++q)
+      if (q * kMfma + lane_column(lane) >= rows) softmax[q].maximum = __builtin_inff();
+  }
   Output output = {};
   Scores scores;
 
-  int fetch_rows = arguments.seqlen_kv < kKvRowsPerTile ? arguments.seqlen_kv : kKvRowsPerTile;
+  Walk walk(arguments, query_tile);
+  int remaining = walk.first(arguments.seqlen_kv);  // KV rows from the current tile on
+  key.move(arguments.seqlen_kv - remaining);
+  value.move(arguments.seqlen_kv - remaining);
+  int fetch_rows = remaining < kKvRowsPerTile ? remaining : kKvRowsPerTile;
   Fetched next_key = fetch_key(key, fetch_rows, thread);
   Fetched next_value = fetch_value(value, fetch_rows, thread);
 
-  for (int remaining = arguments.seqlen_kv; remaining > 0; remaining -= kKvRowsPerTile) {
+  for (int behind; remaining > 0; remaining = behind) {
     isa::lds_barrier();
     deposit_key(next_key, key_lds, thread);
     deposit_value(next_value, value_lds, thread);
     isa::lds_barrier();
 
-    if (const int behind = remaining - kKvRowsPerTile; behind > 0) {
-      key.tile += static_cast<int64_t>(kKvRowsPerTile) * key.row_bytes;
-      value.tile += static_cast<int64_t>(kKvRowsPerTile) * value.row_bytes;
+    behind = walk.next(remaining);
+    if (behind > 0) {
+      key.move(remaining - behind);
+      value.move(remaining - behind);
       fetch_rows = behind < kKvRowsPerTile ? behind : kKvRowsPerTile;
       next_key = fetch_key(key, fetch_rows, thread);
       next_value = fetch_value(value, fetch_rows, thread);
     }
 
-    isa::phase_boundary();
+    probe.boundary(0);
     compute_scores(scores, query, key_lds, lane);
-    isa::phase_boundary();
-    for (int q = 0; q < kQueryTiles; ++q) {
-      if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
-      const float shrink = softmax[q].update(scores[q], arguments.scale_log2e, half_swap_address);
-      for (int d = 0; d < kDimTiles; ++d) output[q][d] *= shrink;
+    probe.boundary(1);
+    if constexpr (Walk::kVotes) {
+      float tile_maximum[kQueryTiles];
+      uint64_t in_favour = 0;
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        tile_maximum[q] = row_maximum(scores[q], half_swap_address);
+        const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
+        in_favour |= lanes_in_favour(lead, arguments.threshold);
+      }
+      if (!walk.vote(in_favour != 0)) continue;
+      for (int q = 0; q < kQueryTiles; ++q)
+        fold(softmax[q], scores[q], output[q], tile_maximum[q], arguments.scale_log2e);
+    } else {
+      for (int q = 0; q < kQueryTiles; ++q) {
+        if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        probe.scores(q, scores[q], remaining);
+        fold(softmax[q], scores[q], output[q], row_maximum(scores[q], half_swap_address),
+             arguments.scale_log2e);
+        probe.probabilities(q, scores[q], softmax[q]);
+      }
     }
-    isa::phase_boundary();
+    probe.boundary(2);
     accumulate<kMode>(output, scores, value_lds, lane);
-    isa::phase_boundary();
+    probe.boundary(3);
   }
 
   if (rows == 0) return;
-  const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer = isa::make_buffer(
-      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
-      span_bytes(rows, out_row_bytes));
-  const int64_t lse_row =
-      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
-  const BufferResource lse_buffer =
-      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
-  for (int q = 0; q < kQueryTiles; ++q) {
-    const int row = q * kMfma + lane_column(lane);
-    const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
-    const bool writes = lane_group(lane) == 0 && row < rows;
-    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
-                          writes ? row * sizeof(float) : kOutOfBounds);
-  }
+  // Where the walk is a list, the loop has no registers to spare for what comes now.
+  if constexpr (Walk::kVotes)
+    store_results<kMode>(isa::arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
+                         softmax, isa::lane_anew());
+  else
+    store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);
 }
 
 }  // namespace
 
-#define LRA_FORWARD_KERNEL(name, mode)                                                                       \
+#ifndef LRA_WITHOUT_KERNELS  // others instantiate the same code with a probe
+#define LRA_ATTENTION_KERNEL                                                                                 \
   extern "C" LRA_KERNEL                                                                                      \
       __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \
-                     amdgpu_waves_per_eu(2, 2))) void                                                        \
-      name(ForwardArguments arguments) {                                                                     \
-    attention_forward<mode>(arguments);                                                                      \
+                     amdgpu_waves_per_eu(2, 2))) void
+
+#define LRA_FORWARD_KERNEL(rounding, mode)                                                                   \
+  LRA_ATTENTION_KERNEL attention_forward_##rounding(ForwardArguments arguments) {                            \
+    NoProbe probe;                                                                                           \
+    attention_forward<mode, EveryTile>(arguments, __builtin_amdgcn_workgroup_id_x(), probe);                 \
+  }
+#define LRA_SKIP_FORWARD_KERNEL(rounding, mode)                                                              \
+  LRA_ATTENTION_KERNEL attention_skip_forward_##rounding(SkipArguments arguments) {                          \
+    NoProbe probe;                                                                                           \
+    attention_forward<mode, ListedTiles>(arguments, ordered_query_tile(arguments), probe);                   \
   }
 
-LRA_FORWARD_KERNEL(attention_forward_rtne, RoundMode::kRtne)
-LRA_FORWARD_KERNEL(attention_forward_rtna, RoundMode::kRtna)
-LRA_FORWARD_KERNEL(attention_forward_rtz, RoundMode::kRtz)
+LRA_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+
+extern "C" LRA_KERNEL
+    __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup))) void
+    attention_skip_order(OrderArguments arguments) {
+  order_by_work(arguments);
+}
+#endif
 
 }  // namespace liteattention_rocm

@@ -68,9 +68,36 @@ LRA_DEVICE int lane() {
   return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 }
 
+// The same, and the kernel's arguments, fetched where this stands: values that only the end of a kernel needs
+// don't occupy registers before.
+LRA_DEVICE int lane_anew() {
+  uint32_t zero = 0;
+  asm("" : "+v"(zero));
+  return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero));
+}
+template <typename Arguments>
+LRA_DEVICE Arguments arguments_anew() {
+  auto segment = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
+  asm("" : "+s"(segment));
+  Arguments arguments;
+  __builtin_memcpy(&arguments, (const void*)(const __attribute__((address_space(4))) void*)segment,
+                   sizeof arguments);
+  return arguments;
+}
+
 // v_readfirstlane_b32: tells the compiler that x is the same in every lane.
 LRA_DEVICE int uniform(int x) {
   return __builtin_amdgcn_readfirstlane(x);
+}
+
+// One bit for each lane, 0 for inactive ones.
+LRA_DEVICE uint64_t ballot(bool x) {
+  return __builtin_amdgcn_ballot_w64(x);
+}
+
+// global_atomic_or, ordered with nothing.
+LRA_DEVICE void atomic_or(uint32_t* address, uint32_t bits) {
+  __hip_atomic_fetch_or(address, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
 // A raw buffer over `bytes` bytes: loads beyond it return 0, stores beyond it are dropped.

@@ -30,18 +30,22 @@ LRA_DEVICE void mask_scores(Float4 (&scores)[kKvTiles], int valid_rows, int lane
       scores[t][r] = fragments::score_row(lane, t, r) < valid_rows ? scores[t][r] : -__builtin_inff();
 }
 
+// The row's largest score in the tile, the same in all four lanes. maxnum drops NaN scores.
+LRA_DEVICE float row_maximum(const Float4 (&scores)[kKvTiles], int half_swap_address) {
+  float maximum = scores[0][0];
+  for (int t = 0; t < kKvTiles; ++t)
+    for (int r = 0; r < 4; ++r) maximum = __builtin_fmaxf(maximum, scores[t][r]);
+  return max_over_groups(maximum, half_swap_address);
+}
+
 struct OnlineSoftmax {
   float maximum = kLowestScore;  // of the row, over all tiles so far; the same in all four lanes
   float sum = 0.0f;              // of this lane's share of unrounded P
 
   // Turns scores into P in place and returns the factor by which earlier sums and outputs shrink.
-  // P = 2^((S − m)·c): exactly 1 where S = m, however large |m|. maxnum drops NaN scores from the
-  // maximum; they reach the sum as NaN.
-  LRA_DEVICE float update(Float4 (&scores)[kKvTiles], float c, int half_swap_address) {
-    float tile_maximum = scores[0][0];
-    for (int t = 0; t < kKvTiles; ++t)
-      for (int r = 0; r < 4; ++r) tile_maximum = __builtin_fmaxf(tile_maximum, scores[t][r]);
-    const float new_maximum = __builtin_fmaxf(maximum, max_over_groups(tile_maximum, half_swap_address));
+  // P = 2^((S − m)·c): exactly 1 where S = m, however large |m|. NaN scores reach the sum as NaN.
+  LRA_DEVICE float update(Float4 (&scores)[kKvTiles], float tile_maximum, float c) {
+    const float new_maximum = __builtin_fmaxf(maximum, tile_maximum);
     const float shrink = isa::exp2((maximum - new_maximum) * c);
     maximum = new_maximum;
 

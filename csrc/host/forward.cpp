@@ -28,12 +28,6 @@ std::string address_text(uint64_t address) {
   return text;
 }
 
-void check_address(const char* name, uint64_t address, uint64_t alignment) {
-  if (address == 0 || address % alignment != 0)
-    refuse(std::string(name) + " address", address_text(address),
-           "a nonzero multiple of " + std::to_string(alignment));
-}
-
 // What a tensor's strides may be, and what they are in bytes. The stride of a dimension of one entry means
 // nothing and is replaced by a harmless one.
 TensorStrides byte_strides(const char* name, uint64_t address, const Strides& strides,
@@ -67,7 +61,14 @@ TensorStrides byte_strides(const char* name, uint64_t address, const Strides& st
   return {bytes[0], bytes[1], bytes[2]};
 }
 
-// Everything but the batch offset, which differs between launches.
+}  // namespace
+
+void check_address(const char* name, uint64_t address, uint64_t alignment) {
+  if (address == 0 || address % alignment != 0)
+    refuse(std::string(name) + " address", address_text(address),
+           "a nonzero multiple of " + std::to_string(alignment));
+}
+
 ForwardArguments checked_arguments(const ForwardCall& call) {
   const Problem& problem = call.problem;
   const double magnitude = std::fabs(call.scale);
@@ -103,13 +104,10 @@ void set_addresses(ForwardArguments& arguments, const ForwardCall& call, int64_t
   arguments.lse = call.lse ? reinterpret_cast<float*>(call.lse + first_batch * lse_entry) : nullptr;
 }
 
-std::string launch_text(RoundMode rounding, const Launch& launch) {
-  return "hipModuleLaunchKernel(" + std::string(kForwardKernels[static_cast<int>(rounding)]) + ", grid " +
-         std::to_string(launch.grid[0]) + "x" + std::to_string(launch.grid[1]) + "x" +
-         std::to_string(launch.grid[2]) + ")";
+std::string launch_text(const char* kernel, const Launch& launch) {
+  return "hipModuleLaunchKernel(" + std::string(kernel) + ", grid " + std::to_string(launch.grid[0]) + "x" +
+         std::to_string(launch.grid[1]) + "x" + std::to_string(launch.grid[2]) + ")";
 }
-
-}  // namespace
 
 void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call) {
   const HipLibrary& hip = hip_library(library);
@@ -119,8 +117,10 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
-  const hipFunction_t kernel = kernels.forward[static_cast<int>(call.rounding)];
-  const Plan plan(call.problem, kernels.device);
+  const Plan plan(call.problem, kernels.device, call.kernel);
+  const auto rounding = static_cast<size_t>(call.rounding);
+  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
+  const hipFunction_t kernel = (pingpong ? kernels.pingpong : kernels.forward)[rounding];
 
   const CurrentDevice current(hip, device);
   size_t bytes = sizeof arguments;
@@ -130,9 +130,9 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call, launch.first_batch);
     if (const hipError_t error =
-            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2],
-                                     kThreadsPerWorkgroup, 1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text(call.rounding, launch));
+            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2], plan.threads(),
+                                     1, 1, 0, stream, nullptr, extra))
+      hip.fail(error, launch_text((pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch));
   }
 }
 

@@ -3,8 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 
+#include "device/arguments.hpp"
 #include "host/code_objects.hpp"
 #include "host/plan.hpp"
 
@@ -20,7 +23,8 @@ struct ForwardCall {
   Strides query_strides, key_strides, value_strides, out_strides;
   double scale;  // of the scores, before softmax
   RoundMode rounding;
-  uint64_t stream;  // hipStream_t
+  uint64_t stream;                                   // hipStream_t
+  std::optional<DenseKernel> kernel = std::nullopt;  // none: the plan's choice
 };
 
 // compute_units is used by the call that loads the kernels; 0 asks the device. Launches on the call's stream
@@ -28,5 +32,17 @@ struct ForwardCall {
 // or strides the kernel can't take, before anything is launched; HipError for what HIP refuses;
 // std::runtime_error when the kernels would have to be loaded during capture.
 void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call);
+
+// The call's kernel arguments without addresses, which differ between launches. Throws std::invalid_argument
+// for what forward refuses.
+ForwardArguments checked_arguments(const ForwardCall& call);
+// Those for the launch whose first batch entry is `first_batch`.
+void set_addresses(ForwardArguments& arguments, const ForwardCall& call, int64_t first_batch);
+
+// Throws std::invalid_argument unless the address is a nonzero multiple of `alignment`.
+void check_address(const char* name, uint64_t address, uint64_t alignment);
+
+// "hipModuleLaunchKernel(kernel, grid 1x2x3)"
+std::string launch_text(const char* kernel, const Launch& launch);
 
 }  // namespace liteattention_rocm

@@ -86,16 +86,22 @@ std::unique_ptr<LoadedKernels> load(const HipLibrary& hip, int device, std::stri
   if (const hipError_t error = hip.module_load_data(&module, object.image))
     hip.fail(error, "hipModuleLoadData(kernels for " + std::string(object.architecture) + ", device " +
                         std::to_string(device) + ")");
-  for (size_t i = 0; i < kForwardKernels.size(); ++i) {
-    if (const hipError_t error = hip.module_get_function(&kernels->forward[i], module, kForwardKernels[i])) {
-      try {
-        hip.fail(error, "hipModuleGetFunction(" + std::string(kForwardKernels[i]) + ")");
-      } catch (...) {
-        (void)hip.module_unload(module);
-        throw;
-      }
+  const auto find = [&](hipFunction_t& function, const char* name) {
+    const hipError_t error = hip.module_get_function(&function, module, name);
+    if (error == hipSuccess) return;
+    try {
+      hip.fail(error, "hipModuleGetFunction(" + std::string(name) + ")");
+    } catch (...) {
+      (void)hip.module_unload(module);
+      throw;
     }
+  };
+  for (size_t i = 0; i < kForwardKernels.size(); ++i) {
+    find(kernels->forward[i], kForwardKernels[i]);
+    find(kernels->pingpong[i], kPingpongKernels[i]);
+    find(kernels->skip_forward[i], kSkipKernels[i]);
   }
+  find(kernels->skip_order, kOrderKernel);
   return kernels;
 }
 

@@ -7,6 +7,7 @@
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
+#include "host/skip.hpp"
 
 namespace py = pybind11;
 using namespace liteattention_rocm;
@@ -38,34 +39,65 @@ void set_interrupt_check(int hip) {
   if (const auto install = hip_library(hip).simulator_set_interrupt_callback) install(check_signals);
 }
 
+ForwardCall forward_call(uint64_t query, uint64_t key, uint64_t value, uint64_t out, uint64_t lse,
+                         int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                         const Strides& query_strides, const Strides& key_strides,
+                         const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
+                         uint64_t stream, std::string_view kernel = "") {
+  if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
+    throw std::invalid_argument("rounding is " + std::to_string(rounding) +
+                                ", allowed are 0 (rtne), 1 (rtna) and 2 (rtz)");
+  return {{batch, heads, kv_heads, seqlen_q, seqlen_kv},
+          query,
+          key,
+          value,
+          out,
+          lse,
+          query_strides,
+          key_strides,
+          value_strides,
+          out_strides,
+          scale,
+          static_cast<RoundMode>(rounding),
+          stream,
+          dense_kernel(kernel)};
+}
+
 void py_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query, uint64_t key,
                 uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads,
                 int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
                 const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
-                uint64_t stream) {
-  if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
-    throw std::invalid_argument("rounding is " + std::to_string(rounding) +
-                                ", allowed are 0 (rtne), 1 (rtna) and 2 (rtz)");
-  const ForwardCall call{{batch, heads, kv_heads, seqlen_q, seqlen_kv},
-                         query,
-                         key,
-                         value,
-                         out,
-                         lse,
-                         query_strides,
-                         key_strides,
-                         value_strides,
-                         out_strides,
-                         scale,
-                         static_cast<RoundMode>(rounding),
-                         stream};
+                uint64_t stream, std::string_view kernel) {
+  const ForwardCall call =
+      forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides,
+                   key_strides, value_strides, out_strides, scale, rounding, stream, kernel);
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
+void py_skip_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
+                     uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads,
+                     int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
+                     const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
+                     double scale, int rounding, uint64_t stream, uint64_t read_list, uint64_t write_list,
+                     uint64_t order, double threshold, bool backward, bool votes_count) {
+  const SkipCall call{forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv,
+                                   query_strides, key_strides, value_strides, out_strides, scale, rounding,
+                                   stream),
+                      read_list,
+                      write_list,
+                      order,
+                      threshold,
+                      backward,
+                      votes_count};
+  without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
+}
+
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
-                 int compute_units) {
-  const Plan plan({batch, heads, kv_heads, seqlen_q, seqlen_kv}, {compute_units});
-  const auto block = py::make_tuple(kThreadsPerWorkgroup, 1, 1);
+                 int compute_units, std::string_view kernel) {
+  const Problem problem{batch, heads, kv_heads, seqlen_q, seqlen_kv};
+  const DeviceProperties device{compute_units};
+  const Plan plan(problem, device, dense_kernel(kernel));
+  const auto block = py::make_tuple(plan.threads(), 1, 1);
   py::list launches;
   for (int64_t i = 0; i < plan.launch_count(); ++i) {
     const Launch launch = plan.launch(i);
@@ -76,6 +108,8 @@ py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_
     launches.append(entry);
   }
   py::dict result;
+  result["kernel"] = kernel_traits(plan.kernel()).name;
+  result["modelled_clocks"] = Plan::modelled_clocks(problem, device, plan.kernel());
   result["grid"] = py::make_tuple(plan.query_tiles(), heads, batch);
   result["block"] = block;
   result["launches"] = launches;
@@ -116,17 +150,43 @@ PYBIND11_MODULE(_C, module) {
       py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"),
       py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"),
       py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
-      py::arg("scale"), py::arg("rounding"), py::arg("stream"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. ValueError: an argument the kernel can't take, before "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
   module.def(
-      "plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
-      py::arg("seqlen_kv"), py::arg("compute_units"),
-      "What forward would launch: grid in workgroups (query tiles, heads, batch), block in work-items, the "
-      "launches, and how the workgroups spread over the compute units.");
+      "skip_forward", &py_skip_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
+      py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
+      py::arg("lse"), py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
+      py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"),
+      py::arg("out_strides"), py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("read_list"),
+      py::arg("write_list"), py::arg("order"), py::arg("threshold"), py::arg("backward"),
+      py::arg("votes_count"),
+      "As forward, but visits the KV tiles of read_list, in order or backward, and ORs into write_list the "
+      "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
+      "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
+      "heads, query tiles], the query tile that each workgroup takes, or 0.");
+  module.def(
+      "skip_order",
+      [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
+         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream) {
+        const OrderCall call{heads, query_tiles, words, list, counts, order, stream};
+        without_gil([&] { skip_order(hip, device, arch, compute_units, call); });
+      },
+      py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"), py::arg("list"),
+      py::arg("counts"), py::arg("order"), py::arg("heads"), py::arg("query_tiles"), py::arg("words"),
+      py::arg("stream"),
+      "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
+      "the "
+      "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
+  module.def("plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
+             py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
+             "What forward would launch: the kernel and its modelled clocks on the busiest compute unit, "
+             "grid in workgroups (query tiles, heads, batch), block in work-items, the "
+             "launches, and how the workgroups spread over the compute units.");
   module.def(
       "code_object",
       [](std::string_view arch) {
@@ -134,6 +194,20 @@ PYBIND11_MODULE(_C, module) {
         return py::bytes(static_cast<const char*>(object.image), object.bytes);
       },
       py::arg("arch"), "The embedded code object (ELF) for an architecture.");
+  module.def(
+      "calibration_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_calibration_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that measure a device.");
+  module.def(
+      "observed_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_observed_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that store what they compute.");
   module.def(
       "architectures",
       [] {
@@ -143,6 +217,15 @@ PYBIND11_MODULE(_C, module) {
       },
       "Architectures with an embedded code object.");
   module.def(
-      "kernel_names", [] { return std::vector<std::string>(kForwardKernels.begin(), kForwardKernels.end()); },
-      "Kernels of every code object, by rounding.");
+      "kernel_names",
+      [] {
+        std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
+        names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
+        names.push_back(kOrderKernel);
+        names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
+        return names;
+      },
+      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
+      "the "
+      "one that orders skip lists, then the dense ones for large grids by rounding.");
 }

@@ -173,7 +173,8 @@ StateRequirement required_states_with_matrix(const Program& program, const Step&
   StateRequirement needed = required_states(program, producer, consumer, Rules::kAll);
   if (program.traits(producer).is & kMatrixOp) {
     const unsigned states = matrix_requirement(program, producer, consumer);
-    if (states > needed.states) needed = StateRequirement{states, "touches registers of a matrix instruction"};
+    if (states > needed.states)
+      needed = StateRequirement{states, "touches registers of a matrix instruction"};
   }
   return needed;
 }

@@ -53,7 +53,7 @@ def run(options) -> int:
         if name not in available:
             raise ValueError(f"kernel must be one of {', '.join(available)}, got {name!r}")
     kernels = options.kernel or available
-    chosen = tuple(problems.parse_shape(text) for text in options.shape or ()) or problems.PROBLEMS
+    chosen = tuple(problems.parse_shape(text) for text in options.shape or ())
     if options.mutate:
         return _mutate(options, code_object, kernels, chosen)
     return _check(options, code_object, kernels, chosen)
@@ -72,7 +72,10 @@ def _check(options, code_object, kernels, chosen) -> int:
             (f"AITER {name}", lambda operands, name=name: problems.launch_aiter(name, operands))
             for name in ROUNDINGS
         ]
-    reports = [check_kernel(name, launch, chosen, options.check, options.seeds) for name, launch in jobs]
+    reports = [
+        check_kernel(name, launch, problems.problems_for(name, chosen), options.check, options.seeds)
+        for name, launch in jobs
+    ]
     unexplained = sum(not finding["explanation"] for one in reports for finding in one["findings"])
     failed = unexplained or any(one["failures"] for one in reports)
     if options.json:
@@ -83,7 +86,7 @@ def _check(options, code_object, kernels, chosen) -> int:
         verdict = (
             "no finding is unexplained" if not failed else f"{unexplained} unexplained findings, or failures"
         )
-        print(f"{len(reports)} kernels, {len(chosen)} problems each, simulated: {verdict}")
+        print(f"{len(reports)} kernels, simulated: {verdict}")
     return 1 if failed else 0
 
 
@@ -106,7 +109,7 @@ def check_kernel(name: str, launch, chosen, check: str = "all", seeds: int = 2) 
     deliveries = problems.deliveries(seeds)
     failures, found, start = [], {}, time.monotonic()
     for problem in chosen:
-        operands = problems.Operands.draw(problem)
+        operands = problems.operands_of(problem)
         results, places = {}, {}
         for delivery in deliveries:
             simulator.reset_statistics()
@@ -159,8 +162,16 @@ def _print_checked(one: dict) -> None:
 
 
 def _mutate(options, code_object, kernels, chosen) -> int:
+    from ..checking import problems
+
     reports = [
-        mutate_kernel(code_object, kernel, chosen, options.every, progress=not options.json)
+        mutate_kernel(
+            code_object,
+            kernel,
+            problems.problems_for(kernel, chosen),
+            options.every,
+            progress=not options.json,
+        )
         for kernel in kernels
     ]
     if options.json:

@@ -1,0 +1,31 @@
+// One forward call that visits the KV tiles of a skip list and writes the next list: check, plan, launch.
+#pragma once
+
+#include "host/forward.hpp"
+
+namespace liteattention_rocm {
+
+// Lists are uint32 [batch, heads, query tiles, words], contiguous, as csrc/device/skip_arguments.hpp says.
+struct SkipCall {
+  ForwardCall forward;
+  uint64_t read_list, write_list;  // device addresses; write_list holds the tiles that are kept anyway
+  uint64_t order;                  // uint32 [batch, heads, query tiles], a permutation in each row; 0: none
+  double threshold;                // log2 units, below 0 or +Inf
+  bool backward;
+  bool votes_count;  // a wave leaves out of this very call what is negligible for its 32 rows
+};
+
+// As forward() in every other respect.
+void skip_forward(int hip, int device, std::string_view arch, int compute_units, const SkipCall& call);
+
+// Counts the listed tiles of every row of `list`, uint32 [heads, query_tiles, words], and orders the query
+// tiles of each head by falling count; `heads` are those of all batch entries. counts and order: uint32
+// [heads, query_tiles].
+struct OrderCall {
+  int64_t heads, query_tiles, words;
+  uint64_t list, counts, order;  // device addresses
+  uint64_t stream;
+};
+void skip_order(int hip, int device, std::string_view arch, int compute_units, const OrderCall& call);
+
+}  // namespace liteattention_rocm

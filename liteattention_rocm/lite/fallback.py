@@ -1,0 +1,58 @@
+"""When a layer goes back to dense attention because skipping doesn't pay, and when it tries again."""
+
+import logging
+
+logger = logging.getLogger("liteattention_rocm")
+
+# Share of tiles that must be skipped for the skipping kernel to execute fewer instructions than the dense
+# one; tests/test_lite_kernel.py counts them.
+BREAK_EVEN = 0.06
+HYSTERESIS = 0.02  # below break-even by this much to leave, above by as much to come back
+PATIENCE = 3  # calls in a row that are below
+PROBE_EVERY = 10  # dense calls between two tries
+
+
+class Fallback:
+    """The state of one layer.
+
+    Args:
+        break_even: share of tiles; 0: never dense.
+        name: of the layer, for the log.
+    """
+
+    def __init__(self, break_even: float = BREAK_EVEN, name: str = ""):
+        self.break_even, self.name = break_even, name
+        self.reset()
+
+    def reset(self) -> None:
+        self.dense = False
+        self._below = 0
+        self._dense_calls = 0
+
+    def next_call(self) -> str:
+        """What the next call should be: "skip", "dense", or "probe": skip, starting from the full list."""
+        if not self.dense:
+            return "skip"
+        self._dense_calls += 1
+        return "probe" if self._dense_calls % (PROBE_EVERY + 1) == 0 else "dense"
+
+    def observe(self, share: float) -> None:
+        """The share of tiles that the list just written lets the next call skip."""
+        if self.dense:
+            if share >= self.break_even + HYSTERESIS:
+                self._log("skipping again", share)
+                self.reset()
+            return
+        self._below = self._below + 1 if share < self.break_even - HYSTERESIS else 0
+        if self._below >= PATIENCE:
+            self._log("dense from now on", share)
+            self.dense, self._dense_calls = True, 0
+
+    def _log(self, decision: str, share: float) -> None:
+        logger.info(
+            "LiteAttention%s: %s, %.1f %% of the tiles can be skipped and skipping pays from %.1f %%",
+            f" {self.name}" if self.name else "",
+            decision,
+            100 * share,
+            100 * self.break_even,
+        )

@@ -1,0 +1,325 @@
+"""The skipping kernels, simulated: walks, votes, bits of the output, instructions executed."""
+
+import math
+
+import pytest
+import torch
+
+import liteattention_rocm
+from attention_cases import ROUNDINGS, same_bits
+from lite_cases import backward_dense, inputs, random_list
+from liteattention_rocm import reference, runtime, simulator
+from liteattention_rocm.lite import lists, ops
+from liteattention_rocm.lite.reference import step as reference_step
+
+LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (64, 128), (130, 449), (300, 2200)]
+# float32 scores and maxima against float64: scores of the cases here reach 100.
+VOTE_ROUNDING = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
+    """Dense calls run attention_forward, whatever kernel a plan would choose."""
+    monkeypatch.setattr(runtime, "forced_family", "forward")
+
+
+def skip(q, k, v, kept, *, threshold=-10.0, backward=False, pinned=None, **options):
+    """One call of the operator; the written list comes back as bool."""
+    tiles = kept.shape[-1]
+    read = lists.pack(kept)
+    write = torch.zeros_like(read) if pinned is None else lists.pack(pinned.expand_as(kept))
+    out, lse = torch.ops.liteattention_rocm.attention_skip(
+        q, k, v, read, write, threshold=threshold, backward=backward, return_lse=True, **options
+    )
+    return out, lse, lists.unpack(write, tiles)
+
+
+def everything(q, k):
+    shape = (q.shape[0], q.shape[2], lists.query_tiles(q.shape[1]), lists.kv_tiles(k.shape[1]))
+    return torch.ones(shape, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_with_everything_kept_the_bits_are_those_of_dense(lengths, rounding):
+    """Walked forward, those of the dense kernel; backward, those of the dense kernel on reversed tiles."""
+    q, k, v = (torch.randn(1, rows, 2, 128).bfloat16() for rows in (lengths[0], lengths[1], lengths[1]))
+    q[..., -1] = 0
+    k[..., -1] = 0
+    for backward, dense in ((False, liteattention_rocm.attention), (True, backward_dense)):
+        expected, expected_lse = dense(q, k, v, rounding=rounding, return_lse=True)
+        out, lse, _ = skip(q, k, v, everything(q, k), backward=backward, rounding=rounding)
+        assert same_bits(out, expected)
+        assert torch.equal(lse, expected_lse)
+
+
+def test_the_direction_of_the_walk_shows_in_the_bits():
+    """The comparison above can fail."""
+    q, k, v = (torch.randn(1, 300, 2, 128).bfloat16() for _ in range(3))
+    q[..., -1] = 0
+    k[..., -1] = 0
+    assert not same_bits(liteattention_rocm.attention(q, k, v), backward_dense(q, k, v))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_outputs_and_lists_against_the_reference(lengths, backward):
+    """Random lists over local attention, LSE within 1e-3."""
+    q, k, v = inputs(2, 3, *lengths, noise=0.3)
+    kept = random_list(2, 3, *lengths)
+    out, lse, written = skip(q, k, v, kept, threshold=-6.0, backward=backward)
+    expected = reference_step(q, k, v, kept, threshold=-6.0, backward=backward)
+    assert reference.rmse(out, expected.out) < 1.3e-3
+    assert (lse.double() - expected.lse).abs().max() < 1e-3
+    different = written != expected.kept
+    assert not (different & (expected.margin > VOTE_ROUNDING)).any()
+    assert different.float().mean() < 1e-3
+    assert not (written & ~kept).any(), "a dropped tile came back"
+    assert written.any(-1).all()
+
+
+def test_votes_matter():
+    """The lists of the test above hold kept and dropped tiles."""
+    q, k, v = inputs(2, 3, 300, 2200, noise=0.3)
+    _, _, written = skip(q, k, v, everything(q, k), threshold=-6.0)
+    assert 0.1 < written.float().mean() < 0.9
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_infinite_thresholds(backward):
+    """−Inf leaves the list as it is; +Inf keeps the first visited tile."""
+    lengths = (300, 2200)
+    q, k, v = inputs(1, 2, *lengths)
+    kept = random_list(1, 2, *lengths)
+    assert torch.equal(skip(q, k, v, kept, threshold=-math.inf, backward=backward)[2], kept)
+    _, _, written = skip(q, k, v, kept, threshold=math.inf, backward=backward)
+    assert (written.sum(-1) == 1).all()
+    first = kept.shape[-1] - 1 - kept.flip(-1).int().argmax(-1) if backward else kept.int().argmax(-1)
+    assert torch.equal(written.int().argmax(-1), first)
+
+
+def test_negligible_to_the_last_bit_is_kept_at_minus_infinity():
+    """Also where scores are −Inf themselves, and P exactly 0."""
+    q, k, v = (torch.randn(1, 128, 1, 128).bfloat16() for _ in range(3))
+    q[..., 0], k[:, 64:, :, 0] = 2.0**64, -(2.0**64)
+    kept = everything(q, k)
+    assert (skip(q, k, v, kept, threshold=-math.inf)[2] == kept).all()
+    assert skip(q, k, v, kept, threshold=-1e30)[2].sum() == 1
+
+
+def test_not_a_number_keeps_its_tile():
+    q, k, v = inputs(1, 1, 128, 640)
+    k[0, 200] = math.nan
+    _, _, written = skip(q, k, v, everything(q, k), threshold=-6.0)
+    assert written[..., 3].all()
+
+
+@pytest.mark.parametrize("rows", [1, 31, 33, 100, 127])
+def test_rows_that_do_not_exist_have_no_vote(rows):
+    """Their scores are 0, far above those of the rows that do."""
+    q = torch.full((1, rows, 1, 128), 4.0).bfloat16()
+    k = torch.full((1, 640, 1, 128), -4.0).bfloat16()
+    k[:, :64] = -3
+    v = torch.randn(1, 640, 1, 128).bfloat16()
+    _, _, written = skip(q, k, v, everything(q, k), threshold=-6.0)
+    assert written.sum() == 1
+
+
+def test_head_h_with_h_hot_tiles_keeps_h_and_the_first():
+    """Every query row looks at tiles 1 to h of head h and at nothing else."""
+    heads, tiles = 6, 12
+    q = torch.zeros(1, 256, heads, 128).bfloat16()
+    q[..., 0] = 16
+    k = torch.randn(1, tiles * 64, heads, 128).bfloat16() * 0.1
+    for head in range(heads):
+        k[:, 64 : 64 * (head + 1), head, 0] = 16
+    v = torch.randn(1, tiles * 64, heads, 128).bfloat16()
+    _, _, written = skip(q, k, v, everything(q, k), threshold=-10.0)
+    assert torch.equal(written[0, 1:, 0].sum(-1), torch.arange(1, heads) + 1)
+    _, _, again = skip(q, k, v, written, threshold=-10.0, backward=True)
+    assert torch.equal(again[0, 1:, 0].sum(-1), torch.arange(1, heads))
+
+
+def test_pinned_tiles_stay():
+    q, k, v = inputs(1, 2, 200, 1000)
+    pinned = torch.zeros(16, dtype=torch.bool)
+    pinned[[3, 11]] = True
+    _, _, written = skip(q, k, v, everything(q, k), threshold=math.inf, pinned=pinned)
+    pinned[0] = True
+    assert (written == pinned).all()
+
+
+def test_any_number_of_tiles():
+    """More than int16 can name."""
+    rows = 64 * 32800 + 5
+    q = torch.randn(1, 1, 1, 128).bfloat16()
+    k = torch.zeros(1, rows, 1, 128, dtype=torch.bfloat16)
+    v = torch.randn(1, 64, 1, 128).bfloat16().repeat(1, 32801, 1, 1)[:, :rows]
+    kept = torch.zeros(1, 1, 1, 32801, dtype=torch.bool)
+    kept[..., [0, 31, 32, 32767, 32768, 32800]] = True
+    for backward in (False, True):
+        out, lse, written = skip(q, k, v, kept, backward=backward)
+        assert torch.equal(written, kept)
+        assert abs(lse.item() - math.log(5 * 64 + 5)) < 1e-5
+        visited = kept[0, 0, 0].repeat_interleave(64)[:rows]
+        assert (out[0, 0, 0].float() - v[0, visited, 0].float().mean(0)).abs().max() < 2e-3
+
+
+def test_a_list_without_tiles_is_walked_as_tile_0():
+    """The class refuses such lists; the kernel stays within its memory."""
+    q, k, v = inputs(1, 1, 100, 300)
+    for backward in (False, True):
+        out, _, written = skip(q, k, v, torch.zeros(1, 1, 1, 5, dtype=torch.bool), backward=backward)
+        only = torch.zeros(1, 1, 1, 5, dtype=torch.bool)
+        only[..., 0] = True
+        assert same_bits(out, skip(q, k, v, only, backward=backward)[0])
+        assert torch.equal(written, only)
+
+
+def test_bits_behind_the_last_tile_are_ignored():
+    q, k, v = inputs(1, 1, 100, 300)
+    read = torch.full((1, 1, 1, 1), -1, dtype=torch.int32)
+    for backward in (False, True):
+        write = torch.zeros_like(read)
+        out, _ = torch.ops.liteattention_rocm.attention_skip(
+            q, k, v, read, write, threshold=-10.0, backward=backward
+        )
+        assert out.isfinite().all()
+        assert write.item() & ~0b11111 == 0
+
+
+@pytest.mark.parametrize("lengths", [(300, 700), (64, 64)], ids=str)
+def test_order_of_workgroups_changes_nothing_but_the_order(lengths):
+    q, k, v = inputs(2, 2, *lengths)
+    kept = random_list(2, 2, *lengths, share=0.3)
+    _, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept))
+    plain, ordered = skip(q, k, v, kept), skip(q, k, v, kept, order=order)
+    assert same_bits(plain[0], ordered[0])
+    assert torch.equal(plain[2], ordered[2])
+
+
+@pytest.mark.parametrize("query_tiles", [1, 3, 255, 600, 5000])
+def test_query_tiles_by_work(query_tiles):
+    shape = (2, 2, query_tiles, 70)
+    kept = torch.rand(shape) < torch.rand(*shape[:3], 1)
+    counts, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept))
+    assert torch.equal(counts, kept.sum(-1).int())
+    for first in range(0, query_tiles, 4096):
+        part = slice(first, first + 4096)
+        expected = first + torch.argsort(counts[..., part], dim=-1, descending=True, stable=True)
+        assert torch.equal(order[..., part], expected.int())
+
+
+def instructions(call) -> dict:
+    simulator.reset_statistics()
+    call()
+    (kernel,) = simulator.statistics()["kernels"].values()
+    return kernel
+
+
+def test_executed_instructions_fall_in_proportion():
+    q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (256, 2048, 2048))
+    tiles = 32
+    executed = []
+    for number in range(1, tiles + 1):
+        kept = torch.zeros(1, 1, 2, tiles, dtype=torch.bool)
+        kept[..., torch.randperm(tiles)[:number]] = True
+        kernel = instructions(lambda kept=kept: skip(q, k, v, kept, threshold=-math.inf))
+        assert kernel["matrix"] == 8 * 128 * number
+        executed.append(kernel["instructions"])
+    per_tile = (executed[-1] - executed[0]) / (tiles - 1)
+    for number, one in enumerate(executed, 1):
+        assert one == pytest.approx(executed[0] + (number - 1) * per_tile, rel=1e-3)
+
+
+def test_break_even():
+    """From the share on that the fallback assumes, fewer instructions run than in the dense kernel."""
+    from liteattention_rocm.lite.fallback import BREAK_EVEN
+
+    q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (128, 6400, 6400))
+    for rounding in ROUNDINGS:
+        dense = instructions(lambda r=rounding: liteattention_rocm.attention(q, k, v, rounding=r))
+        kept = torch.ones(1, 1, 1, 100, dtype=torch.bool)
+        kept[..., : math.ceil(100 * BREAK_EVEN)] = False
+        skipping = instructions(lambda r=rounding, kept=kept: skip(q, k, v, kept, rounding=r))
+        assert skipping["instructions"] < dense["instructions"]
+
+
+def test_a_wave_leaves_out_what_is_negligible_for_its_rows():
+    """votes_count: within the error of the threshold, with fewer matrix products, and the same list."""
+    q, k, v = inputs(1, 2, 384, 2200)
+    kept = everything(q, k)
+    plain = skip(q, k, v, kept, threshold=-3.0)
+    base = instructions(lambda: skip(q, k, v, kept, threshold=-3.0))["matrix"]
+    out, _, written = skip(q, k, v, kept, threshold=-3.0, votes_count=True)
+    assert torch.equal(written, plain[2])
+    assert not same_bits(out, plain[0])
+    expected = reference_step(q, k, v, kept, threshold=-3.0, leaving_out_rows=32)
+    assert reference.rmse(out, expected.out) < 3e-4 < reference.rmse(plain[0], expected.out) < 0.1
+    less = instructions(lambda: skip(q, k, v, kept, threshold=-3.0, votes_count=True))["matrix"]
+    assert less < 0.8 * base
+    for threshold in (-math.inf, math.inf):
+        out, _, _ = skip(q, k, v, kept, threshold=threshold, votes_count=True)
+        assert same_bits(out, plain[0])
+
+
+REFUSALS = {
+    "threshold 0": ({"threshold": 0.0}, ValueError, "threshold must be below 0"),
+    "threshold NaN": ({"threshold": math.nan}, ValueError, "threshold must be below 0"),
+    "list dtype": ({"read": torch.int64}, TypeError, r"read_list must have dtype torch\.int32"),
+    "list shape": ({"read": (1, 1, 2, 1)}, ValueError, r"read_list must have shape \(1, 1, 1, 1\)"),
+    "written shape": ({"write": (1, 1, 1, 2)}, ValueError, "write_list must have shape"),
+    "order shape": ({"order": (1, 1, 2)}, ValueError, "order must have shape"),
+    "scale": ({"scale": math.inf}, ValueError, "scale"),
+    "layout": ({"layout": "sbhd"}, ValueError, "layout must be one of"),
+    "rounding": ({"rounding": "up"}, ValueError, "rounding must be one of"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(case, monkeypatch):
+    options, error, message = REFUSALS[case]
+    monkeypatch.setattr(ops._C, "skip_forward", lambda *_: pytest.fail("a launch was made"))
+    options = {"threshold": -1.0, "backward": False} | options
+    tensors = {}
+    for name in ("read", "write", "order"):
+        given = options.pop(name, (1, 1, 1) if name == "order" else (1, 1, 1, 1))
+        if isinstance(given, torch.dtype):
+            tensors[name] = torch.ones(1, 1, 1, 1, dtype=given)
+        else:
+            tensors[name] = torch.ones(given, dtype=torch.int32)
+    q = torch.zeros(1, 5, 1, 128, dtype=torch.bfloat16)
+    with pytest.raises(error, match=message):
+        torch.ops.liteattention_rocm.attention_skip(
+            q, q, q, tensors["read"], tensors["write"], order=tensors["order"], **options
+        )
+
+
+def test_written_list_apart_from_the_read_one():
+    q = torch.zeros(1, 5, 1, 128, dtype=torch.bfloat16)
+    both = torch.ones(1, 1, 1, 1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="must not overlap"):
+        torch.ops.liteattention_rocm.attention_skip(q, q, q, both, both, threshold=-1.0, backward=False)
+
+
+def test_opcheck():
+    q, k, v = inputs(1, 2, 100, 200)
+    read, write = (torch.full((1, 2, 1, 1), 15, dtype=torch.int32) for _ in range(2))
+    operators = torch.ops.liteattention_rocm
+    options = {"threshold": -10.0, "backward": True, "return_lse": True}
+    torch.library.opcheck(operators.attention_skip.default, (q, k, v, read, write), options)
+    torch.library.opcheck(operators.skip_order.default, (read,))
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_layouts_strides_and_grouped_heads(layout):
+    q, k, v = inputs(2, 4, 200, 333, noise=0.2)
+    k, v = torch.stack([k[:, :, :2], v[:, :, :2]], 2).unbind(2)
+    kept = random_list(2, 4, 200, 333)
+    expected = reference_step(q, k, v, kept, threshold=-6.0)
+    if layout == "bhsd":
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out, _, written = skip(q, k, v, kept, threshold=-6.0, layout=layout)
+    out = out.transpose(1, 2) if layout == "bhsd" else out
+    assert reference.rmse(out, expected.out) < 1.3e-3
+    assert not ((written != expected.kept) & (expected.margin > VOTE_ROUNDING)).any()
