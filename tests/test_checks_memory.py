@@ -85,7 +85,9 @@ def test_allocations_are_unwritten(hip, module, memory, name):
     message = failure.value.message
     assert re.search(FOUND[name], message), message
     if name != "atomic":
-        assert re.search(r'; the wave read byte 0x\w+ of memory that nothing has written: ".*" at 0x', message)
+        assert re.search(
+            r'; the wave read byte 0x\w+ of memory that nothing has written: ".*" at 0x', message
+        )
     launch(hip, module, name, memory, check="waits,races,bounds")
 
 
@@ -151,5 +153,7 @@ def test_private_segments(level):
                     module.launch("private_segment", (1, 1, 1), (64, 1, 1), arguments)
                     assert numpy.array_equal(out, source)
                 else:
-                    with pytest.raises(simulator.SimulatorError, match="of lane 0 was never written and reaches"):
+                    with pytest.raises(
+                        simulator.SimulatorError, match="of lane 0 was never written and reaches"
+                    ):
                         module.launch("private_segment", (1, 1, 1), (64, 1, 1), arguments)
