@@ -233,14 +233,12 @@ def test_executed_instructions_fall_in_proportion():
 
 
 def test_break_even():
-    """From the share on that the fallback assumes, fewer instructions run than in the dense kernel."""
-    from liteattention_rocm.lite.fallback import BREAK_EVEN
-
+    """By executed instructions, the kernel it is made from loses against it from 6 % skipped on."""
     q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (128, 6400, 6400))
     for rounding in ROUNDINGS:
         dense = instructions(lambda r=rounding: liteattention_rocm.attention(q, k, v, rounding=r))
         kept = torch.ones(1, 1, 1, 100, dtype=torch.bool)
-        kept[..., : math.ceil(100 * BREAK_EVEN)] = False
+        kept[..., :6] = False
         skipping = instructions(lambda r=rounding, kept=kept: skip(q, k, v, kept, rounding=r))
         assert skipping["instructions"] < dense["instructions"]
 
