@@ -134,6 +134,14 @@ def test_must_do_at_plus_infinity_for_ten_steps():
         assert (visited(attention) == expected | first).all()
 
 
+def test_must_do_may_change_from_call_to_call():
+    attention = lite(math.inf)
+    q, k, v = inputs(1, 1, 100, 640)
+    for tokens, tiles in (([64, 65], {0, 1}), ([128, 192], {1, 2}), (None, {1}), ([0, 1], {0, 1})):
+        attention(q, k, v, must_do_list=tokens)
+        assert set(visited(attention)[0, 0, 0].nonzero().flatten().tolist()) == tiles
+
+
 def test_what_must_be_done_is_not_skipped():
     attention = lite(-math.inf)
     q, k, v = inputs(1, 1, 100, 640)

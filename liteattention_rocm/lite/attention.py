@@ -80,6 +80,8 @@ class LiteAttention:
         self.step = 0
         self._lists = None  # int32 [2, batch, heads, query tiles, words]
         self._made_for = None
+        self._full_row = None  # of a list that keeps everything
+        self._pinned = None  # what must be done in the last call: (bool [KV tiles], its words on the device)
         self._given = None  # a list that the caller set: (bits, KV tiles)
         self._read = 0  # index of the buffer that the next call reads
         self._phase = 1  # of the next call: 1 forward, 0 backward
@@ -153,12 +155,12 @@ class LiteAttention:
         if kind == "dense":
             return self._dense_call(q, k, v, return_softmax_lse, options)
         if kind == "probe":
-            self._revive(sizes)
+            self._revive()
         read, write = self._lists[self._read], self._lists[1 - self._read]
         if must_do is None:
             write.zero_()
         else:
-            write.copy_(lists.pack(must_do).to(write.device).expand_as(write))
+            write.copy_(self._pinned_words(must_do).expand_as(write))
         out, lse = torch.ops.liteattention_rocm.attention_skip(
             q,
             k,
@@ -205,20 +207,26 @@ class LiteAttention:
             self._given = given
             self._lists = torch.zeros((2, *shape), dtype=torch.int32, device=q.device)
             self._lists[self._read] = lists.pack(kept).to(q.device)
+            self._full_row = lists.full((), tiles, q.device)
             self._made_for = made_for
             if self._modelled:
                 compute_units = runtime.target(q.device).compute_units
                 self._fallback.break_even = modelled_break_even(sizes, compute_units)
         elif self.revive_every and self.step % self.revive_every == 0:
-            self._revive(sizes)
+            self._revive()
         if self._given is not None:
             self._lists[self._read] = self._given[0].to(q.device)
             self._given, self._order = None, None
 
-    def _revive(self, sizes) -> None:
-        tiles = lists.kv_tiles(sizes.seqlen_kv)
-        self._lists[self._read] = lists.full((), tiles, self._lists.device)
+    def _revive(self) -> None:
+        self._lists[self._read] = self._full_row
         self._order = None
+
+    def _pinned_words(self, must_do):
+        """A row of a list on the device, made once: a copy from the host in every call would wait for it."""
+        if self._pinned is None or not torch.equal(self._pinned[0], must_do):
+            self._pinned = must_do, lists.pack(must_do).to(self._lists.device)
+        return self._pinned[1]
 
     def _observe_share(self) -> None:
         """Tells the fallback what is known about the list that the next call reads, without waiting."""
