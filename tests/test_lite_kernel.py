@@ -243,6 +243,21 @@ def test_break_even():
         assert skipping["instructions"] < dense["instructions"]
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_modelled_clocks_are_those_that_the_fallback_assumes(rounding):
+    from liteattention_rocm.lite.fallback import SKIPPING_OVER_FORWARD
+    from liteattention_rocm.timing import KERNELS, Shape, parameter_sets
+    from liteattention_rocm.timing.steady import Traces
+
+    documented = parameter_sets()["D0"]
+    clocks = {}
+    for source in ("forward", "skip"):
+        traces = Traces(KERNELS[f"{source}:{rounding}"], Shape(1, 4, 32760, 8192))
+        steady = traces.steady(documented, traces.residents)
+        clocks[source] = steady.per_row(lambda answer: answer["clocks"])
+    assert 0.9 < clocks["skip"] / clocks["forward"] < SKIPPING_OVER_FORWARD + 0.005
+
+
 def test_a_wave_leaves_out_what_is_negligible_for_its_rows():
     """votes_count: within the error of the threshold, with fewer matrix products, and the same list."""
     q, k, v = inputs(1, 2, 384, 2200)
