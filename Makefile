@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
 E2E_OUTPUT ?= e2e-output
 
-.PHONY: all install e2e layer test test-full lint format clean
+.PHONY: all install e2e lite layer test test-full lint format clean
 all: install
 
 $(VENV)/.environment:
@@ -33,9 +33,14 @@ install: $(VENV)/.package .aiter/.unpacked
 e2e: install
 	$(BIN)/python -m e2e.compare --output $(E2E_OUTPUT)
 
-# A whole self-attention layer of Wan2.1-T2V-1.3B at 480p, ours and AITER's, every element compared.
+# The same on a model whose attention is local and drifts: sparsity, instructions and quality over thresholds.
+lite: install
+	$(BIN)/python -m e2e.compare --model structured --sweep=-14,-8,-4,-2 --output $(E2E_OUTPUT)-lite
+
+# A whole self-attention layer of Wan2.1-T2V-1.3B at 480p, ours and AITER's, every element compared. Interrupted, it
+# goes on where it stopped.
 layer: install
-	$(BIN)/python -m e2e.layer --rounding rtz
+	$(BIN)/python -m e2e.layer --rounding rtz --json $(E2E_OUTPUT)/layer.json
 
 test: install
 	$(BIN)/pytest
@@ -55,4 +60,4 @@ format: $(VENV)/.requirements
 	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
 
 clean:
-	rm -rf $(VENV) .aiter $(E2E_OUTPUT) build
+	rm -rf $(VENV) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite build

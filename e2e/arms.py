@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 OURS = "liteattention_rocm"
 PEER = "aiter"
 PEER_RTNE = "aiter_rtne"
 SDPA = "torch_sdpa"
+OURS_RTNE = "liteattention_rocm_rtne"
 DEFAULT = (OURS, PEER, PEER_RTNE, SDPA)
+SKIPPING = (OURS, "liteattention_rocm@-10", "liteattention_rocm@-6", PEER, PEER_RTNE)
+AT = "@"  # what parts our arm's name from a threshold
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,9 @@ class Arm:
         about: what computes the attention, for the report.
         rounding: bfloat16 rounding of P and O that the arm asks its kernel for; None where there is no
             choice.
-        kernel: part of the name of the one kernel that serves the arm's attention; None where the simulator
+        kernel: part of the name of every kernel that serves the arm's attention; None where the simulator
             runs none.
+        threshold: of the KV tiles that self-attention skips, in log2 units; None skips none.
     """
 
     name: str
@@ -30,12 +35,13 @@ class Arm:
     about: str
     rounding: str | None = None
     kernel: str | None = None
+    threshold: float | None = None
 
 
 _ARMS = (
     Arm(OURS, "liteattention_rocm", "this project's code object, rtz", "rtz", "attention_forward_rtz"),
     Arm(
-        "liteattention_rocm_rtne",
+        OURS_RTNE,
         "liteattention_rocm",
         "this project's code object, rtne",
         "rtne",
@@ -48,6 +54,27 @@ _ARMS = (
 ARMS = {arm.name: arm for arm in _ARMS}
 
 
+def find(name: str) -> Arm:
+    """The arm of a name; ``liteattention_rocm@T`` skips at the threshold T, for any T below 0.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in ARMS:
+        return ARMS[name]
+    base, at, text = name.partition(AT)
+    try:
+        threshold = float(text)
+    except ValueError:
+        threshold = math.nan
+    if base != OURS or not at or not (threshold < 0 or threshold == math.inf):
+        raise ValueError(
+            f"--arms: unknown arm {name!r} (allowed: {', '.join(ARMS)}, {OURS}{AT}T with a threshold T < 0)"
+        )
+    about = f"this project's code object, rtz, skipping at {threshold:g}"
+    return Arm(name, "liteattention_rocm", about, "rtz", "attention_", threshold)
+
+
 def select(names: str) -> list[Arm]:
     """Arms named in a comma-separated list.
 
@@ -55,11 +82,15 @@ def select(names: str) -> list[Arm]:
         ValueError: an unknown or repeated name, or none at all.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    found = [find(name) for name in wanted]
     for name in wanted:
-        if name not in ARMS:
-            raise ValueError(f"--arms: unknown arm {name!r} (allowed: {', '.join(ARMS)})")
         if wanted.count(name) > 1:
             raise ValueError(f"--arms: {name!r} is named {wanted.count(name)} times")
     if not wanted:
         raise ValueError(f"--arms is empty (allowed: {', '.join(ARMS)})")
-    return [ARMS[name] for name in wanted]
+    return found
+
+
+def at(threshold: str) -> str:
+    """The name of our arm that skips at a threshold."""
+    return f"{OURS}{AT}{threshold.strip()}"

@@ -20,14 +20,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from e2e import arms, cpu_host, tiny_wan
+from e2e import arms, cpu_host, skipping, structured_wan, tiny_wan
 from e2e import report as reports
 from e2e.generate import MARK, Job
 
-SCHEMA = 1
+SCHEMA = 2
+STRUCTURED_MODEL = "structured"
 # The tiny model's request: 5·12·18 = 1,080 tokens. 1,080 is no multiple of 16, so every tile size leaves a
 # tail.
 TINY = {"height": 192, "width": 288, "frames": 17, "steps": 4}
+# The structured model's: 13·9·16 = 1,872 tokens, 30 KV tiles of 64 with a tail.
+STRUCTURED = {"height": 144, "width": 256, "frames": 49, "steps": 6}
 # Wan2.1-T2V's own at 480p: 32,760 tokens.
 WAN_480P = {"height": 480, "width": 832, "frames": 81, "steps": 50}
 
@@ -36,7 +39,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Reads the command line; exits with a sentence on bad input."""
     parser = argparse.ArgumentParser(prog="e2e.compare", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--model", help="Wan2.1-T2V in diffusers layout, a folder or a name; default: a tiny random one"
+        "--model",
+        help="Wan2.1-T2V in diffusers layout, a folder or a name; default: a tiny random one; "
+        f"{STRUCTURED_MODEL!r}: a tiny one whose attention is local and drifts",
     )
     parser.add_argument("--model-id", help="name by which SGLang finds the pipeline of a local folder")
     parser.add_argument("--prompt", default=tiny_wan.PROMPTS[0])
@@ -47,7 +52,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--guidance", type=float, default=5.0, help="above 1 both branches of guidance run")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument(
-        "--arms", default=",".join(arms.DEFAULT), help=f"comma-separated: {', '.join(arms.ARMS)}"
+        "--arms",
+        help=f"comma-separated: {', '.join(arms.ARMS)}, and {arms.OURS}{arms.AT}T, which skips at the "
+        "threshold T",
+    )
+    parser.add_argument(
+        "--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds"
     )
     parser.add_argument(
         "--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X"
@@ -60,15 +70,33 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=Path("e2e-output"))
     options = parser.parse_args(argv)
-    for name, value in (WAN_480P if options.model else TINY).items():
+    structured = options.model == STRUCTURED_MODEL
+    request = STRUCTURED if structured else WAN_480P if options.model else TINY
+    for name, value in request.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if options.arms is None:
+        options.arms = ",".join(arms.SKIPPING if structured else arms.DEFAULT)
     try:
-        options.arms = arms.select(options.arms)
+        options.arms = select_arms(options.arms, options.sweep)
         check_request(options)
     except ValueError as error:
         parser.error(str(error))
     return options
+
+
+def select_arms(names: str, sweep: str) -> list[arms.Arm]:
+    """The arms named, and behind them those of the sweep that are not among them.
+
+    Raises:
+        ValueError: an arm that is none.
+    """
+    found = arms.select(names)
+    for threshold in filter(str.strip, sweep.split(",")):
+        arm = arms.find(arms.at(threshold))
+        if arm.threshold not in [other.threshold for other in found]:
+            found.append(arm)
+    return found
 
 
 def check_request(options: argparse.Namespace) -> None:
@@ -262,7 +290,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     options.output = options.output.resolve()
     options.output.mkdir(parents=True, exist_ok=True)
-    for name in ("report.json", "report.md"):  # an interrupted run leaves none of an earlier one's
+    for name in (
+        "report.json",
+        "report.md",
+        skipping.PLOT,
+    ):  # an interrupted run leaves none of an earlier one's
         (options.output / name).unlink(missing_ok=True)
     if device == "cpu":
         cpu_host.prepare()
@@ -274,6 +306,13 @@ def main(argv: list[str] | None = None) -> int:
             f"tiny Wan2.1-T2V with random weights ({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of "
             f"{tiny_wan.HEAD_DIM}): its video shows no scene"
         )
+    elif options.model == STRUCTURED_MODEL:
+        options.model = structured_wan.make(options.output / "structured-model")
+        options.model_id = tiny_wan.MODEL_ID
+        description = (
+            "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
+            f"({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of {tiny_wan.HEAD_DIM}): it shows no scene"
+        )
     console.print(f"Device: {device_text}\nModel: {description}", highlight=False)
     try:
         results = run_arms(options, device, console)
@@ -283,6 +322,7 @@ def main(argv: list[str] | None = None) -> int:
     finished = [name for name, result in results.items() if result["status"] == "ok"]
     compared = compare_pairs(options.output, finished)
     check = reports.noise_floor_check(compared)
+    skipped = skipping.summarise(results, compared)
     report = {
         "schema": SCHEMA,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -296,8 +336,11 @@ def main(argv: list[str] | None = None) -> int:
         },
         "arms": results,
         "pairs": compared,
-        "checks": [check] if check else [],
+        "checks": ([check] if check else []) + skipping.checks(skipped),
+        "skipping": skipped,
     }
+    if report["skipping"]:
+        report["skipping"]["plot"] = skipping.plot(report["skipping"], options.output)
     reports.write(report, options.output)
     reports.show(report, console)
     console.print(f"Report: {options.output / 'report.md'}", highlight=False, soft_wrap=True)

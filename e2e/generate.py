@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from e2e.arms import ARMS, Arm
+from e2e import arms, skipping
+from e2e.arms import Arm
 
 MARK = "@e2e "
 ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash", re.IGNORECASE)
@@ -36,7 +37,7 @@ class Job:
     """What an arm is to make.
 
     Attributes:
-        arm: name in :data:`e2e.arms.ARMS`.
+        arm: name as :func:`e2e.arms.find` takes it.
         folder: where results go; it exists.
         model: folder of the diffusers pipeline, or a name SGLang resolves.
         model_id: the name by which SGLang finds the pipeline class of a local folder; None to leave it to
@@ -78,7 +79,7 @@ def tell(**message: Any) -> None:
 def main(path: str) -> int:
     """Runs the job in ``path``; its results lie in the job's folder afterwards."""
     job = Job.read(Path(path))
-    arm = ARMS[job.arm]
+    arm = arms.find(job.arm)
     tell(stage="loading SGLang")
     started = time.perf_counter()
     pipeline, server_args = load(job, arm)
@@ -142,7 +143,10 @@ def load(job: Job, arm: Arm):
     from sglang.multimodal_gen.runtime.server_args import ServerArgs, set_global_server_args
 
     if arm.rounding is not None and (arm.backend != "aiter" or job.device == "cpu"):
-        extra["attention_backend_config"] = json.dumps({"rounding": arm.rounding})
+        config = {"rounding": arm.rounding}
+        if arm.threshold is not None:
+            config.update(threshold=str(arm.threshold), dump=str(Path(job.folder) / skipping.FOLDER))
+        extra["attention_backend_config"] = json.dumps(config)
     if job.model_id is not None:
         extra["model_id"] = job.model_id
     server_args = ServerArgs.from_kwargs(
@@ -182,7 +186,9 @@ def watch(pipeline: Any, job: Job, arm: Arm):
             told = time.monotonic()
             tell(calls=calls)
 
-    layers = LayerCalls(pipeline.modules["transformer"], report)
+    layers = LayerCalls(
+        pipeline.modules["transformer"], report, executed_instructions if job.device == "cpu" else None
+    )
     if layers.backends != {arm.backend}:
         raise RuntimeError(
             f"SGLang chose {', '.join(sorted(layers.backends))} where {arm.backend} was asked for"
@@ -193,8 +199,12 @@ def watch(pipeline: Any, job: Job, arm: Arm):
     return layers
 
 
-def run(pipeline: Any, server_args: Any, job: Job) -> Any:
-    """One generation; returns SGLang's output: frames [1, 3, F, H, W] in 0…1, latents of every step."""
+def run(pipeline: Any, server_args: Any, job: Job, **sampling_arguments: Any) -> Any:
+    """One generation, with further arguments of SGLang's sampling.
+
+    Returns:
+        SGLang's output: frames [1, 3, F, H, W] in 0…1, latents of every step.
+    """
     from sglang.multimodal_gen.configs.sample.sampling_params import SamplingParams
     from sglang.multimodal_gen.runtime.entrypoints.utils import prepare_request
 
@@ -210,6 +220,7 @@ def run(pipeline: Any, server_args: Any, job: Job) -> Any:
         seed=job.seed,
         save_output=False,
         return_trajectory_latents=True,
+        **sampling_arguments,
     )
     with torch.inference_mode():
         return pipeline.forward(
@@ -222,6 +233,13 @@ def reset_statistics(job: Job) -> None:
         from liteattention_rocm import simulator
 
         simulator.reset_statistics()
+
+
+def executed_instructions() -> int:
+    """What the simulator has executed since the last reset, of every kernel."""
+    from liteattention_rocm import simulator
+
+    return sum(counts["instructions"] for counts in simulator.statistics()["kernels"].values())
 
 
 def simulated_kernels(job: Job) -> dict[str, Any]:
@@ -260,7 +278,9 @@ def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[s
     if job.device == "cpu":
         served = {name: counts["launches"] for name, counts in kernels.items()}
         ours = sum(launches for name, launches in served.items() if arm.kernel and arm.kernel in name)
-        if ours != (layers.total if arm.kernel else 0) or ours != sum(served.values()):
+        # A call that skips may take more than one launch.
+        missing = ours < layers.total if arm.threshold is not None else ours != layers.total
+        if (missing if arm.kernel else ours) or ours != sum(served.values()):
             raise RuntimeError(f"{layers.total} attention calls, but the simulator launched {served}")
     return {
         "arm": arm.name,
@@ -272,6 +292,9 @@ def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[s
         "kernels": kernels,
         "instructions": sum(counts.get("instructions", 0) for counts in kernels.values()),
         "matrix_instructions": sum(counts.get("matrix", 0) for counts in kernels.values()),
+        "self_instructions": layers.self_instructions,
+        "threshold": arm.threshold,
+        "sparsity": None if arm.threshold is None else skipping.read(Path(job.folder)),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e import arms
+from e2e import arms, skipping
 
 NO_CHECK = f"none: the noise floor takes the arms {arms.OURS}, {arms.PEER} and {arms.PEER_RTNE}"
 TOLERANCE_DB = 1.0  # how far our PSNR against AITER may lie below AITER's own noise floor
@@ -179,6 +179,11 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         *table_lines(*pair_rows(report)),
     ]
+    if report["skipping"]:
+        lines += ["", "## Skipping", "", *table_lines(*skipping.rows(report["skipping"])), ""]
+        lines += [f"- {remark}" for remark in skipping.remarks(report["skipping"])]
+        if report["skipping"]["plot"]:
+            lines += ["", f"![Sparsity, instructions and PSNR over thresholds]({report['skipping']['plot']})"]
     for name, arm in report["arms"].items():
         lines += ["", f"## {name}", ""]
         if arm["status"] != "ok":
@@ -214,7 +219,10 @@ def show(report: dict[str, Any], console: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    for title, (header, rows) in (("Arms", arm_rows(report)), ("Pairs", pair_rows(report))):
+    tables = [("Arms", arm_rows(report)), ("Pairs", pair_rows(report))]
+    if report["skipping"]:
+        tables.append(("Skipping", skipping.rows(report["skipping"])))
+    for title, (header, rows) in tables:
         if not rows:
             continue
         table = Table(title=title, title_justify="left")
@@ -223,6 +231,8 @@ def show(report: dict[str, Any], console: Any) -> None:
         for row in rows:
             table.add_row(*(Text(cell) for cell in row), style="bold" if "noise floor" in row[0] else None)
         console.print(table)
+    for remark in skipping.remarks(report["skipping"]) if report["skipping"] else []:
+        console.print(Text(remark))
     console.print(Text(time_basis(report)))
     for name, arm in report["arms"].items():
         if arm["status"] != "ok":

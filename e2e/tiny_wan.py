@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import string
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ PROMPTS = (
 )
 
 
-def make(folder: Path, seed: int = 0) -> Path:
+def make(folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module] | None = None) -> Path:
     """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
 
     The same seed gives the same weights. Text encoder and VAE have the classes of the real pipeline, so every
@@ -33,31 +34,18 @@ def make(folder: Path, seed: int = 0) -> Path:
     Args:
         folder: where the diffusers pipeline goes.
         seed: seed of torch's generator for every weight.
+        transformer: makes the diffusion transformer; :func:`build` by default.
     """
     folder = Path(folder)
     if (folder / "model_index.json").is_file():
         return folder
-    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline
     from transformers import UMT5Config, UMT5EncoderModel
 
     tokenizer = make_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        transformer = WanTransformer3DModel(
-            patch_size=(1, 2, 2),
-            num_attention_heads=HEADS,
-            attention_head_dim=HEAD_DIM,
-            in_channels=16,
-            out_channels=16,
-            text_dim=TEXT_WIDTH,
-            freq_dim=256,
-            ffn_dim=256,
-            num_layers=LAYERS,
-            cross_attn_norm=True,
-            qk_norm="rms_norm_across_heads",
-            rope_max_seq_len=1024,
-        )
-        let_attention_matter(transformer)
+        diffusion = (transformer or build)()
         vae = AutoencoderKLWan(
             base_dim=8,
             z_dim=16,
@@ -76,7 +64,7 @@ def make(folder: Path, seed: int = 0) -> Path:
     pipeline = WanPipeline(
         tokenizer=tokenizer,
         text_encoder=text_encoder,
-        transformer=transformer.to(torch.bfloat16),
+        transformer=diffusion.to(torch.bfloat16),
         vae=vae,
         scheduler=scheduler,
     )
@@ -86,6 +74,28 @@ def make(folder: Path, seed: int = 0) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     return folder
+
+
+def build(layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256) -> torch.nn.Module:
+    """A Wan transformer with random weights in float32, from torch's generator."""
+    from diffusers import WanTransformer3DModel
+
+    transformer = WanTransformer3DModel(
+        patch_size=(1, 2, 2),
+        num_attention_heads=heads,
+        attention_head_dim=HEAD_DIM,
+        in_channels=16,
+        out_channels=16,
+        text_dim=TEXT_WIDTH,
+        freq_dim=256,
+        ffn_dim=feed_forward,
+        num_layers=layers,
+        cross_attn_norm=True,
+        qk_norm="rms_norm_across_heads",
+        rope_max_seq_len=1024,
+    )
+    let_attention_matter(transformer)
+    return transformer
 
 
 def let_attention_matter(transformer: torch.nn.Module) -> None:

@@ -1,7 +1,7 @@
 """The simulated MI300X: a ctypes view of libgfx942sim.so, a HIP library whose device memory is the host's.
 
 Environment, read by the library at its first use: LITEATTENTION_ROCM_SIM_THREADS (host threads), _CHECK
-(what `checking` takes), _MATRIX ("float32" or "exact"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
+(what `checking` takes), _MATRIX ("exact" or "float32"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
 _XCDS. `set_option` sets the same later.
 """
 

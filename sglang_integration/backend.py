@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,13 +14,13 @@ from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend i
 )
 from sglang.multimodal_gen.runtime.layers.attention.backends.sdpa import SDPAImpl
 from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
-from sglang.multimodal_gen.runtime.server_args import get_global_server_args
 
 import liteattention_rocm
+from sglang_integration import state
 from sglang_integration.plugin import BACKEND_NAME
+from sglang_integration.settings import configured_settings
 
 HEAD_SIZE = 128
-ROUNDINGS = ("rtne", "rtna", "rtz")
 
 logger = logging.getLogger(__name__)
 
@@ -43,71 +41,18 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
             allowed.
-        RuntimeError: the device has no code object here, or no HIP library.
+        RuntimeError: the device has no code object here or no HIP library, or the kernel failed the self-test
+            on it.
     """
     if head_size != HEAD_SIZE:
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype} is not served (allowed: torch.bfloat16)")
-    configured_settings()
-    liteattention_rocm.prepare(device)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What ``--attention-backend-config`` may set.
-
-    Attributes:
-        rounding: how P and O are rounded to bfloat16: ``rtne``, ``rtna`` or ``rtz``. The default is the mode
-            that SGLang passes to AITER.
-    """
-
-    rounding: str = "rtz"
-
-    def __post_init__(self) -> None:
-        if self.rounding not in ROUNDINGS:
-            raise ValueError(
-                f"attention_backend_config: rounding={self.rounding!r} (allowed: {', '.join(ROUNDINGS)})"
-            )
-
-    @classmethod
-    def parse(cls, config: Mapping[str, Any] | None, shared: bool = False) -> Settings:
-        """Reads SGLang's parsed configuration, whichever of its forms (JSON, YAML, ``key=value``) it came in.
-
-        Args:
-            config: key to value; None is empty.
-            shared: whether another backend may read the same configuration; then keys we don't know are left
-                to it.
-
-        Raises:
-            ValueError: an unknown key (unless ``shared``) or a value that is not allowed, naming both.
-        """
-        config = dict(config or {})
-        known = [field.name for field in fields(cls)]
-        unknown = [key for key in config if key not in known]
-        if unknown and not shared:
-            raise ValueError(
-                f"attention_backend_config: unknown key {unknown[0]!r} for {BACKEND_NAME} "
-                f"(allowed: {', '.join(known)})"
-            )
-        return cls(**{key: config[key] for key in known if key in config})
-
-
-def configured_settings() -> Settings:
-    """The settings of SGLang's global server arguments.
-
-    The configuration is one for all backends: where the arguments name another backend beside ours, its keys
-    pass.
-    """
-    args = get_global_server_args()
-    named = {args.attention_backend, *(args.component_attention_backends or {}).values()}
-    for roles in (args.component_attention_backend_roles or {}).values():
-        named.update(roles.values())
-    return Settings.parse(args.attention_backend_config, shared=bool(named - {BACKEND_NAME, None}))
+    liteattention_rocm.prepare(device, rounding=configured_settings().rounding)
 
 
 class LiteAttentionBackend(AttentionBackend):
-    """Attention backend ``liteattention_rocm``: dense bfloat16 attention, head size 128, on gfx942."""
+    """Attention backend ``liteattention_rocm``: bfloat16 attention, head size 128, on gfx942."""
 
     accept_output_buffer = False
 
@@ -134,13 +79,17 @@ class LiteAttentionImpl(AttentionImpl):
     SGLang selects backends by head size and dtype alone. What only the layer or the call reveals, causal
     attention and float16 tensors, goes to SGLang's torch SDPA, and the log says so once.
 
+    Tiles are skipped, where the configuration asks for it, in a layer that SGLang calls a self-attention,
+    within a denoising loop.
+
     Args:
         num_heads: query heads on this rank.
         head_size: channels of one head.
         softmax_scale: factor on the scores before the softmax.
         causal: whether a query sees only keys up to its own position.
         num_kv_heads: key and value heads on this rank; they divide ``num_heads``.
-        prefix: the layer's name in the model.
+        prefix: the layer's name in the model, followed by ``.impl``.
+        is_cross_attention: the layer's own word; a layer that doesn't say never skips.
 
     Raises:
         ValueError: heads that don't divide, or a refused ``--attention-backend-config``.
@@ -154,13 +103,16 @@ class LiteAttentionImpl(AttentionImpl):
         causal: bool = False,
         num_kv_heads: int | None = None,
         prefix: str = "",
+        is_cross_attention: bool | None = None,
         **extra_impl_args: Any,
     ) -> None:
         if num_kv_heads is not None and num_heads % num_kv_heads != 0:
             raise ValueError(f"num_heads={num_heads} is not a multiple of num_kv_heads={num_kv_heads}")
         self.softmax_scale = softmax_scale
         self.causal = causal
-        self.rounding = configured_settings().rounding
+        self.settings = configured_settings()
+        self.name = prefix.removesuffix("impl").removesuffix(".")
+        self.skips = self.settings.skipping and is_cross_attention is False and not causal
         if causal:
             warn_fallback("causal attention")
         self.sdpa = SDPAImpl(
@@ -170,6 +122,7 @@ class LiteAttentionImpl(AttentionImpl):
             softmax_scale=softmax_scale,
             num_kv_heads=num_kv_heads,
             prefix=prefix,
+            is_cross_attention=bool(is_cross_attention),
             **extra_impl_args,
         )
 
@@ -189,9 +142,25 @@ class LiteAttentionImpl(AttentionImpl):
             if not self.causal:
                 warn_fallback(str(query.dtype))
             return self.sdpa.forward(query, key, value, attn_metadata)
+        if self.skips:
+            return self.skipping_forward(query, key, value)
+        return self.dense_forward(query, key, value)
+
+    def dense_forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return liteattention_rocm.attention(
-            query, key, value, scale=self.softmax_scale, layout="bshd", rounding=self.rounding
+            query, key, value, scale=self.softmax_scale, layout="bshd", rounding=self.settings.rounding
         )
+
+    @torch.compiler.disable
+    def skipping_forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """With the lists of the denoising loop that SGLang is in; dense outside one.
+
+        Never compiled: which lists a call takes is known only when it is made.
+        """
+        place = state.locate(self.settings)
+        if place is None:
+            return self.dense_forward(query, key, value)
+        return place.run.attend(self, self.name, place, query, key, value, self.softmax_scale)
 
 
 @functools.cache

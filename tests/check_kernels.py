@@ -56,7 +56,7 @@ _WAITS = {
         ["global_load_dword v2, v1, s[6:7]", "?", _STORE.format("v2")],
         [],
         ["s_waitcnt vmcnt(0)"],
-        r"wave 0.*global_store_dword.* at 0x\w+: touches v2 before an s_waitcnt vmcnt",
+        r"wave 0.*global_store_dword.* at 0x\w+: lane 0 touches v2 before an s_waitcnt vmcnt",
     ),
     "scalar_order": _case(
         "waits",
@@ -543,14 +543,18 @@ _OTHERS = {
         'the buffer .* reaches outside registered memory: byte 256 of its 257 is the first beyond "in"',
     ),
     "vgpr": _case(
-        "resources", ["?"], ["v_mov_b32_e32 v32, 0"], ["v_mov_b32_e32 v31, 0"], "uses v32, .* 32 VGPRs"
+        "resources",
+        ["?"],
+        ["v_mov_b32_e32 v32, 0"],
+        ["v_mov_b32_e32 v31, 0"],
+        "uses v32 of lane 0, .* 32 VGPRs",
     ),
     "agpr": _case(
         "resources",
         ["?"],
         ["v_accvgpr_write_b32 a8, 0"],
         ["v_accvgpr_write_b32 a7, 0"],
-        "uses a8, .* 8 AGPRs",
+        "uses a8 of lane 0, .* 8 AGPRs",
     ),
     "sgpr": _case("resources", ["?"], ["s_mov_b32 s40, 0"], ["s_mov_b32 s20, 0"], r"uses s40, .* \d+ SGPRs"),
 }

@@ -32,8 +32,8 @@ def server_args(model: Path, **arguments):
     return args
 
 
-def job(arm: str, folder: Path, model: Path) -> Path:
-    """Writes a job for one arm into ``folder`` and returns its file."""
+def job(arm: str, folder: Path, model: Path, **changes) -> Path:
+    """Writes a job for one arm into ``folder``, with ``changes`` to the request, and returns its file."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "job.json"
     Job(
@@ -43,7 +43,7 @@ def job(arm: str, folder: Path, model: Path) -> Path:
         model_id=tiny_wan.MODEL_ID,
         prompt=tiny_wan.PROMPTS[1],
         device="cpu",
-        **REQUEST,
+        **{**REQUEST, **changes},
     ).write(file)
     return file
 
@@ -59,9 +59,10 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def run_arm(arm: str, folder: Path, model: Path, prelude: str = "") -> dict:
-    """Makes one arm's video in a process of its own, after ``prelude``; returns what ``arm.json`` says."""
-    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({str(job(arm, folder, model))!r}))"
+def run_arm(arm: str, folder: Path, model: Path, prelude: str = "", **changes) -> dict:
+    """Makes an arm's video in a process of its own, after ``prelude``; returns what ``arm.json`` says."""
+    file = str(job(arm, folder, model, **changes))
+    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({file!r}))"
     finished = python("-c", f"{prelude}\n{run}")
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     return json.loads((folder / "arm.json").read_text())

@@ -56,6 +56,33 @@ def test_a_fault_is_found_and_its_repair_is_clean(module, name):
         launch(module, f"{name}_kept", case, check=check)
 
 
+REPORT = re.compile(
+    r"kernel (\w+), workgroup \(([01]), 0, 0\), wave ([01]), "
+    r'"(?P<text>[^"]+)" at (?P<address>0x[0-9a-f]+): (?P<reason>.*)'
+)
+# Where in a wave or in memory: a vector register and a lane, a lane and a byte, a scalar register, or a part
+# of the wave's state that is none of these.
+PLACE = re.compile(
+    r"\b[va]\d+ of lane \d+|lane \d+ touches (v\d+|LDS byte \d+)|byte (0x)?[0-9a-f]+\b.*lane \d+"
+    r"|\bs\d+\b|vcc_lo|SCC|EXEC|M0|s_[gs]etreg|float64|byte \d+ of its \d+"
+)
+
+
+@pytest.mark.parametrize("name", check_kernels.CASES)
+def test_a_finding_says_where(module, name):
+    """Kernel, workgroup, wave, address, the instruction there, lane, and register or byte."""
+    case = check_kernels.CASES[name]
+    with pytest.raises(simulator.SimulatorError) as failure:
+        launch(module, f"{name}_broken", case, check=f"{case.check},bounds")
+    found = REPORT.search(str(failure.value))
+    assert found and found[1] == f"{name}_broken" and PLACE.search(found["reason"]), failure.value
+    listed = mutants.kernel_instructions(check_kernels.code_object(), f"{name}_broken")
+    assert {one["address"]: one["text"] for one in listed}[int(found["address"], 16)] == found["text"]
+    # The other instruction of a pair is named in the same way.
+    for text, address in re.findall(r'"([^"]+)" at (0x[0-9a-f]+)', found["reason"]):
+        assert {one["address"]: one["text"] for one in listed}[int(address, 16)] == text
+
+
 @pytest.mark.parametrize("name", check_kernels.CASES)
 def test_a_check_that_is_off_says_nothing(module, name):
     case = check_kernels.CASES[name]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from e2e import cpu_host, metrics, tiny_wan
+from e2e import cpu_host, metrics, structured_wan, tiny_wan
 from sglang_host import CALLS_PER_ROLE, REQUEST, TEXT_TOKENS, TOKENS, python, run_arm, tiny_model
 
 
@@ -158,6 +158,32 @@ def test_aiter_arm_refuses_a_query_that_aiter_gives_to_another_kernel(aiter):
     q = torch.zeros(1, 128, 2, 128, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"query length 128: .*more than 128"):
         layer.forward(q, q, q, None)
+
+
+def test_structured_models_video_with_skipping(tmp_path):
+    """12 frames of 32 tokens: 3 query tiles and 6 KV tiles. The arms part in the second step."""
+    structured = structured_wan.make(tmp_path / "model")
+    request = {"height": 64, "width": 128, "frames": 45, "steps": 3}
+    dense, skipping = (
+        run_arm(name, tmp_path / name, structured, **request)
+        for name in ("liteattention_rocm", "liteattention_rocm@-6")
+    )
+    calls_per_role = tiny_wan.LAYERS * 2 * request["steps"]
+    launches = {name: counts["launches"] for name, counts in skipping["kernels"].items()}
+    assert launches.pop("attention_forward_rtz") == calls_per_role  # cross-attention
+    assert launches.pop("attention_skip_forward_rtz") == calls_per_role
+    found = skipping["sparsity"]
+    assert [call["action"] for call in found["calls"][:: tiny_wan.LAYERS * 2]] == ["fresh", "skip", "skip"]
+    assert found["per_step"][0] == 0 and 0.1 < found["per_step"][1] <= found["per_step"][2] < 0.8
+    # What self-attention executes falls with what it skips; with 6 tiles a row much of it belongs to no tile.
+    per_step = np.reshape(skipping["self_instructions"], (request["steps"], -1)).sum(1)
+    saved = 1 - per_step[2] / per_step[0]
+    assert 0.6 * found["per_step"][2] < saved < found["per_step"][2]
+    assert per_step[0] < 1.2 * sum(dense["self_instructions"]) / request["steps"]
+    latents = [np.load(tmp_path / arm["arm"] / "latents.npy") for arm in (dense, skipping)]
+    assert np.array_equal(latents[0][0], latents[1][0])  # the exact first step
+    apart = metrics.compare_latents(*latents)
+    assert 0 < apart["rmse"][1] <= apart["rmse"][2] < 0.1 and apart["cosine"][2] > 0.999
 
 
 def test_same_seed_same_model_other_seed_another(tmp_path, model):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from e2e import arms, compare, report
+from e2e import arms, compare, report, structured_wan
 
 
 def arm(**changes):
@@ -74,6 +74,7 @@ def full_report(ours=40.0, floor=40.5):
         },
         "pairs": compared,
         "checks": [report.noise_floor_check(compared)],
+        "skipping": None,
     }
 
 
@@ -147,6 +148,10 @@ def test_kernel_names_are_readable(symbol, name):
         (["--arms", "ours"], "unknown arm 'ours' (allowed: liteattention_rocm"),
         (["--arms", "aiter,aiter"], "'aiter' is named 2 times"),
         (["--arms", ","], "--arms is empty"),
+        (["--arms", "aiter@-6"], "unknown arm 'aiter@-6'"),
+        (["--arms", "liteattention_rocm@6"], "unknown arm 'liteattention_rocm@6'"),
+        (["--arms", "liteattention_rocm@"], "liteattention_rocm@T with a threshold T < 0"),
+        (["--sweep=-6,deep"], "unknown arm 'liteattention_rocm@deep'"),
         (["--height", "100"], "--height 100 (allowed: positive multiples of 16)"),
         (["--width", "0"], "--width 0 (allowed: positive multiples of 16)"),
         (["--frames", "16"], "--frames 16 (allowed: 4·n + 1)"),
@@ -169,3 +174,15 @@ def test_default_request_has_live_tails_and_a_given_model_its_own():
     given = compare.parse(["--model", "somewhere", "--steps", "3"])
     assert (given.height, given.width, given.frames, given.steps) == (480, 832, 81, 3)
     assert [arm.name for arm in tiny.arms] == list(arms.DEFAULT)
+
+
+def test_structured_model_has_its_own_request_and_arms():
+    options = compare.parse(["--model", "structured", "--sweep=-12, -6.0,-4"])
+    grid = ((options.frames - 1) // 4 + 1, options.height // 16, options.width // 16)
+    assert grid == structured_wan.SIZES["tiny"].grid
+    assert [arm.name for arm in options.arms] == [
+        *arms.SKIPPING,
+        "liteattention_rocm@-12",
+        "liteattention_rocm@-4",  # −6 is among the default arms
+    ]
+    assert [arm.threshold for arm in options.arms] == [None, -10, -6, None, None, -12, -4]

@@ -19,7 +19,7 @@ LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (1024, 256), (2
 @pytest.fixture(autouse=True)
 def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
     """Dense calls run attention_forward, whatever kernel a plan would choose."""
-    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
+    monkeypatch.setattr(runtime, "forced_family", "forward")
 
 
 def lite(threshold=-6.0, **options):

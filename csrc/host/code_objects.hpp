@@ -34,4 +34,11 @@ std::string_view base_architecture(std::string_view arch);
 // supported.
 const CodeObject& find_code_object(std::string_view arch);
 
+// The same for the kernels of csrc/device/calibration.hip, which measure a device and serve no attention
+// call.
+const CodeObject& find_calibration_object(std::string_view arch);
+
+// The same for the kernels of csrc/device/observed.hip, which store what they compute on the way.
+const CodeObject& find_observed_object(std::string_view arch);
+
 }  // namespace liteattention_rocm

@@ -195,6 +195,20 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("arch"), "The embedded code object (ELF) for an architecture.");
   module.def(
+      "calibration_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_calibration_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that measure a device.");
+  module.def(
+      "observed_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_observed_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that store what they compute.");
+  module.def(
       "architectures",
       [] {
         py::list names;

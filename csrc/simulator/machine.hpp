@@ -124,7 +124,7 @@ struct Launch {
   uint64_t kernarg_address = 0;            // host address of the complete kernel-argument segment
   uint64_t dispatch_packet_address = 0;    // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
   uint64_t implicit_queue_address = 0;
-  MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
+  MatrixArithmetic matrix = MatrixArithmetic::kExact;
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
@@ -132,6 +132,7 @@ struct Launch {
   bool collect_findings = false;             // under observation: list what the checks find and go on
   LaunchObservation* observation = nullptr;  // null: not observed
   struct WorkgroupTrace* trace = nullptr;    // where the workgroup that runs is recorded
+  struct TimeStamps* stamps = nullptr;       // what the chip's clocks say; null: they count wait states
   const std::atomic<bool>* stop = nullptr;   // polled: true ends the launch with kInterrupted
 };
 
@@ -169,5 +170,7 @@ void forget_executed_addresses();
 
 // Mnemonics that the executor implements, for the coverage command.
 bool is_implemented(Op op);
+// Whether the executor takes the instruction that `code` begins with in the very form it has there.
+bool is_executed(const uint8_t* code, uint64_t bytes);
 
 }  // namespace gfx942

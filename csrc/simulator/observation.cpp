@@ -34,9 +34,9 @@ void check_resources(const Wave& wave, const Issued& now, const LaunchObservatio
                        kind);
   };
   if (traits.highest_vgpr >= launch.vgprs)
-    refuse("v" + std::to_string(traits.highest_vgpr), launch.vgprs, "VGPRs");
+    refuse(name_vector(wave, static_cast<unsigned>(traits.highest_vgpr)), launch.vgprs, "VGPRs");
   if (traits.highest_agpr >= launch.agprs)
-    refuse("a" + std::to_string(traits.highest_agpr), launch.agprs, "AGPRs");
+    refuse(name_vector(wave, 256u + static_cast<unsigned>(traits.highest_agpr)), launch.agprs, "AGPRs");
   if (traits.highest_sgpr >= launch.sgprs)
     refuse("s" + std::to_string(traits.highest_sgpr), launch.sgprs, "SGPRs");
 }
@@ -48,7 +48,10 @@ void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) 
   const AddressSpace& memory = *wave.group->launch->memory;
   if (memory.find(accesses.buffer_base, accesses.buffer_bytes)) return;
   const Region* begins = memory.find(accesses.buffer_base, 1);
-  std::string reason = "the buffer [" + hexadecimal(accesses.buffer_base) + ", " +
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const unsigned resource = instruction.src[instruction.encoding == Encoding::kSmem ? 0 : 1].index;
+  std::string reason = "the buffer in s[" + std::to_string(resource) + ":" + std::to_string(resource + 3) +
+                       "], [" + hexadecimal(accesses.buffer_base) + ", " +
                        hexadecimal(accesses.buffer_base + accesses.buffer_bytes) +
                        ") reaches outside registered memory";
   if (begins)

@@ -195,6 +195,8 @@ void apply_modifiers(const Instruction& instruction, const StepDetail& detail, u
         const uint32_t low = (value >> (select ? 16 : 0) & 0xFFFF) ^ (neg ? 0x8000u : 0);
         const uint32_t upper = (value >> (select_hi ? 16 : 0) & 0xFFFF) ^ (neg_hi ? 0x8000u : 0);
         row[lane] = low | upper << 16;
+      } else if (neg) {  // the float32 addend of v_dot2_f32_f16
+        row[lane] ^= 0x80000000u;
       }
     }
     return;
@@ -297,6 +299,12 @@ const HandlerTable& handlers() {
 
 bool is_implemented(Op op) {
   return handlers()[op] != nullptr;
+}
+
+bool is_executed(const uint8_t* code, uint64_t bytes) {
+  const Program program(code, bytes, 0);
+  const Step* step = program.at(0);
+  return step && step->run != run_unimplemented && step->run != run_undecodable;
 }
 
 std::shared_ptr<const Program> make_program(const uint8_t* code, uint64_t bytes, uint64_t base_address) {

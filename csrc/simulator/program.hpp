@@ -141,6 +141,9 @@ void prepare_sources(Wave& wave, const Step& step);
 // Passes of the matrix core that an MFMA takes, and whether its inputs are neither float32 nor float64.
 uint8_t matrix_passes(Op op);
 bool is_xdl(Op op);
+// What a matrix instruction's results are with MatrixArithmetic::kExact: "core", as the matrix core's model
+// has them; "fused", a chain of fused multiply-adds, k ascending; "integer", exact modulo 2^32.
+const char* exact_arithmetic(Op op);
 
 // Each part of the executor adds its mnemonics.
 void install_scalar(HandlerTable& table);

@@ -20,17 +20,6 @@ bool is_vector(const Operand& operand) {
 std::string vector_name(unsigned r) {
   return r < 256 ? "v" + std::to_string(r) : "a" + std::to_string(r - 256);
 }
-std::string scalar_name(unsigned s) {
-  switch (s) {
-  case kVcc: return "vcc_lo";
-  case kVcc + 1: return "vcc_hi";
-  case kM0: return "m0";
-  case kExec: return "exec_lo";
-  case kExec + 1: return "exec_hi";
-  default: return "s" + std::to_string(s);
-  }
-}
-
 int first_lane(uint64_t mask) {
   return __builtin_ctzll(mask);
 }
@@ -108,7 +97,7 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
   const InstructionTraits& traits = now.traits;
   const auto demand_scalars = [&](const char* reaches) {
     for (unsigned s = 0; s < kScalarRegisters; ++s)
-      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, scalar_name(s), reaches);
+      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, name_scalar(s), reaches);
   };
   const auto demand_lanes = [&](const Operand& operand, unsigned rows, uint64_t lanes, const char* reaches) {
     if (!is_vector(operand)) return;
@@ -157,13 +146,13 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
   if (traits.shape == Shape::kBitwise && b.kind != Operand::Kind::kNone) {
     const uint64_t missing = ~((scalar_bits(a) & scalar_bits(b)) | decided_bits(wave, instruction));
     const Operand& undefined = missing & ~scalar_bits(a) ? a : b;
-    if (missing) report(wave, step, scalar_name(undefined.index), "EXEC", first_lane(missing));
+    if (missing) report(wave, step, name_scalar(undefined.index), "EXEC", first_lane(missing));
   } else if (name.substr(0, 5) == "s_and" || traits.shape == Shape::kMove) {
     // s_and_saveexec needs its mask only where EXEC is 1.
     const uint64_t live = traits.shape == Shape::kMove ? kAll : wave.exec();
     for (const Operand& source : instruction.src)
       if (source.kind == Operand::Kind::kScalar && (live & ~scalar_bits(source)))
-        report(wave, step, scalar_name(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
+        report(wave, step, name_scalar(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
   } else {
     demand_scalars("EXEC");
   }

@@ -246,6 +246,17 @@ InstructionTraits traits_of(const Instruction& instruction) {
   return traits;
 }
 
+std::string name_scalar(unsigned s) {
+  switch (s) {
+  case kVcc: return "vcc_lo";
+  case kVcc + 1: return "vcc_hi";
+  case kM0: return "m0";
+  case kExec: return "exec_lo";
+  case kExec + 1: return "exec_hi";
+  default: return "s" + std::to_string(s);
+  }
+}
+
 const InstructionTraits& Program::traits(const Step& step) const {
   std::call_once(traits_once_, [this] {
     auto built = std::make_shared<std::vector<InstructionTraits>>();

@@ -4,6 +4,7 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "program.hpp"
@@ -102,6 +103,8 @@ struct InstructionTraits {
 };
 
 InstructionTraits traits_of(const Instruction& instruction);
+// "s8", "vcc_lo", "m0", ...
+std::string name_scalar(unsigned scalar);
 
 // An instruction as it issues, with the registers that it really touches.
 struct Issued {

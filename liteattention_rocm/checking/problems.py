@@ -61,6 +61,15 @@ PROBLEMS = (
     Problem(129, 65, lse=False, strided=True),
 )
 
+# For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles,
+# part-filled ones, a second workgroup with waves without rows, shared KV heads.
+PINGPONG_PROBLEMS = (
+    Problem(1, 3),
+    Problem(20, 21),
+    Problem(40, 189),
+    Problem(390, 76, heads=2, kv_heads=1, strided=True, lse=False),
+)
+
 
 def deliveries(seeds: int) -> tuple[str, ...]:
     """Values of the simulator's option `delivery`: the two extremes and `seeds` random ones."""
@@ -138,7 +147,7 @@ def problems_for(kernel: str, chosen=()) -> tuple:
         return skip_problems.ORDER_PROBLEMS
     if "skip" in kernel:
         return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
-    return tuple(chosen) or PROBLEMS
+    return tuple(chosen) or (PINGPONG_PROBLEMS if "pingpong" in kernel else PROBLEMS)
 
 
 def operands_of(problem, seed: int = 0):
