@@ -317,7 +317,7 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
   // Where the walk is a list, the loop has no registers to spare for what comes now.
   if constexpr (Walk::kVotes) {
     isa::wait_for_loads();
-    store_results<kMode>(isa::arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
+    store_results<kMode>(isa::scalar_arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
                          softmax, isa::lane_anew());
   } else {
     store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);

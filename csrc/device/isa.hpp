@@ -79,6 +79,16 @@ template <typename Arguments>
 LRA_DEVICE Arguments arguments_anew() {
   auto segment = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
   asm("" : "+s"(segment));
+  Arguments arguments;
+  __builtin_memcpy(&arguments, (const void*)(const __attribute__((address_space(4))) void*)segment,
+                   sizeof arguments);
+  return arguments;
+}
+// The same in scalar registers, by scalar loads.
+template <typename Arguments>
+LRA_DEVICE Arguments scalar_arguments_anew() {
+  auto segment = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
+  asm("" : "+s"(segment));
   const auto words = reinterpret_cast<const __attribute__((address_space(4))) uint32_t*>(segment);
   struct Words {
     uint32_t at[sizeof(Arguments) / sizeof(uint32_t)];
