@@ -71,7 +71,7 @@ def visit(
     ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
-    """One KV tile: the new accumulators, and by how many log2 units its best score leads each row's earlier."""
+    """One KV tile: the new accumulators, and by how many log2 units its best score leads the row's so far."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
     if DESCRIBED == "bshd":
         k = key.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128]).T
@@ -122,8 +122,8 @@ def forward(
     """A program owns TALL query rows of one head.
 
     DESCRIBED: the layout of `key` and `value` where these are tensor descriptors, "" where they are pointers.
-    FUSED: P = 2^(S·c - m·c) with a fused multiply-add, which for the largest score is 1 only up to the rounding
-    of m·c.
+    FUSED: P = 2^(S·c - m·c) with a fused multiply-add, which for the largest score is 1 only up to the
+    rounding of m·c.
     LISTED: visits the `counts` whole tiles that the row of `indices` names, in that order, and the last,
     partial tile where votes[row, words] marks it: behind them, or before them in a backward walk. Bit i of
     votes[row, w] says whether any query row wants the whole tile at place 32·w + i, votes[row, words] whether
@@ -141,8 +141,8 @@ def forward(
     column = tl.arange(0, WIDE)
     q_at = query + batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head + first * q_row
     q = tl.load(q_at + row[:, None] * q_row + dim[None, :], mask=exists[:, None], other=0.0)
-    if NEGATIVE:
-        q = -q
+    if NEGATIVE:  # by bits: Triton's interpreter takes bfloat16 for integers
+        q = (q.to(tl.uint16, bitcast=True) ^ 0x8000).to(tl.bfloat16, bitcast=True)
     if DESCRIBED == "":
         key += batch.to(tl.int64) * k_batch + kv_head.to(tl.int64) * k_head
         value += batch.to(tl.int64) * v_batch + kv_head.to(tl.int64) * v_head
