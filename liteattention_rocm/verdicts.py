@@ -110,22 +110,23 @@ def suspended():
 
 
 @functools.cache
-def _refused(where) -> dict[str, dict]:
+def refused(where) -> dict[str, dict]:
+    """The verdicts of a target that refuse a kernel. Read once per process and target."""
     return {name: verdict for name, verdict in load(where).items() if verdict["verdict"] in _REFUSED}
 
 
 def forget() -> None:
     """Has the next launch read the files again."""
-    _refused.cache_clear()
+    refused.cache_clear()
 
 
 def require(where, variant: str) -> None:
-    """Refuses a kernel that failed the self-test. The file is read once per process and target.
+    """Refuses a kernel that failed the self-test.
 
     Raises:
         RefusedVariant: naming the kernel, the file and how to lift it.
     """
-    verdict = _refused(where).get(variant)
+    verdict = refused(where).get(variant)
     if verdict is None or _suspended.get():
         return
     device = "simulator" if where.library is not None else f"hip --index {where.device}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from sglang.multimodal_gen.runtime.server_args import get_global_server_args
 
+from liteattention_rocm.lite import Calibration
 from sglang_integration.plugin import BACKEND_NAME
 
 ROUNDINGS = ("rtne", "rtna", "rtz")
@@ -59,6 +59,17 @@ def threshold(value: Any) -> float:
     return number
 
 
+def error(value: Any) -> float:
+    """A finite number above 0."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise Refused("a number above 0")
+    return number
+
+
 def ranges(value: Any) -> tuple[int, ...]:
     """``[start, end, start, end, …]``, or the same numbers in a string, apart by spaces."""
     parts = value.split() if isinstance(value, str) else value
@@ -71,22 +82,12 @@ def ranges(value: Any) -> tuple[int, ...]:
     return numbers
 
 
-def calibrated(value: Any) -> dict[str, tuple[float, ...]]:
-    """The table ``thresholds`` of a TOML file: per layer's name one threshold a step; the last one stays."""
+def calibrated(value: Any) -> dict[str, list[float]]:
+    """Thresholds of the file that ``liteattention_rocm.lite.Calibration.save`` wrote."""
     try:
-        layers = tomllib.loads(Path(value).read_text())["thresholds"]
-        thresholds = {name: tuple(threshold(entry) for entry in steps) for name, steps in layers.items()}
-        if not all(thresholds.values()):
-            raise Refused("at least one step per layer")
-    except (OSError, TypeError, AttributeError) as error:
-        raise Refused(f"a TOML file; {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refused(f"a TOML file; {error}") from None
-    except KeyError:
-        raise Refused("a TOML file with the table [thresholds]") from None
-    except Refused as allowed:
-        raise Refused(f"a TOML file with lists in [thresholds]: {allowed}") from None
-    return thresholds
+        return Calibration.load(Path(value)).thresholds
+    except (OSError, TypeError, ValueError) as error:
+        raise Refused(f"a calibration file; {error}") from None
 
 
 def folder(value: Any) -> Path:
@@ -111,6 +112,8 @@ class Settings:
         must_do: key tokens that are never dropped, ``(start, end, start, end, …)``, ends exclusive. What lies
             behind a layer's last token is no range of that layer's.
         calibration: thresholds per layer's name and step; given as a TOML file.
+        calibrate: target for the relative error of each attention's output. A run then stays dense, searches
+            the thresholds that keep to it, and saves them in ``dump``.
         revive_every: visit every tile again after so many steps; 0 never does.
         log: whether each step's sparsity is logged.
         dump: folder for a JSON file per denoising run with the sparsity of every call.
@@ -122,7 +125,8 @@ class Settings:
     exact_first_steps: int = 1
     skip_within_call: bool = False
     must_do: tuple[int, ...] = ()
-    calibration: dict[str, tuple[float, ...]] | None = None
+    calibration: dict[str, list[float]] | None = None
+    calibrate: float | None = None
     revive_every: int = 0
     log: bool = False
     dump: Path | None = None
@@ -131,7 +135,8 @@ class Settings:
     def skipping(self) -> bool:
         """Whether self-attention skips."""
         if self.enable is None:
-            return self.threshold is not None or self.calibration is not None
+            given = (self.threshold, self.calibration, self.calibrate)
+            return any(value is not None for value in given)
         return self.enable
 
     @property
@@ -177,6 +182,10 @@ class Settings:
                 raise ValueError(
                     f"attention_backend_config: {key}={config[key]!r} (allowed: {allowed})"
                 ) from None
+        if "calibrate" in values and "dump" not in values:
+            raise ValueError(
+                f"attention_backend_config: calibrate={config['calibrate']!r} needs dump, its folder"
+            )
         return cls(**values)
 
 
@@ -188,6 +197,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "skip_within_call": boolean,
     "must_do": ranges,
     "calibration": calibrated,
+    "calibrate": error,
     "revive_every": count,
     "log": boolean,
     "dump": folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from liteattention_rocm.lite import Calibration
 from sglang_integration.plugin import BACKEND_NAME
 from sglang_integration.settings import Settings
 
@@ -58,6 +60,12 @@ class Record:
     number: int
     settings: Settings
     calls: list[Call] = field(default_factory=list)
+    thresholds: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    def found(self, layer: str, step: int, threshold: float) -> None:
+        """A calibration's threshold; of several in one step, one a branch, the most careful stays."""
+        steps = self.thresholds.setdefault(layer, {})
+        steps[step] = min(threshold, steps.get(step, threshold))
 
     def add(self, call: Call) -> None:
         if self.settings.log and self.calls and self.calls[-1].step != call.step:
@@ -90,15 +98,27 @@ class Record:
 
     def finish(self) -> None:
         """Logs the last step and writes the run's file; what goes wrong there is one line in the log."""
-        if not self.calls:
-            return
-        if self.settings.log:
+        if self.settings.log and self.calls:
             self.log_step()
-        if self.settings.dump is not None:
-            try:
+        try:
+            if self.settings.dump is not None and self.calls:
                 write(self.settings.dump, self.summary())
-            except OSError as error:
-                logger.error("%s: the sparsity of run %d is lost: %s", BACKEND_NAME, self.number, error)
+            if self.thresholds:
+                path = free_path(self.settings.dump, "calibration", "toml")
+                self.calibration().save(path)
+                logger.info("%s: thresholds of run %d are in %s", BACKEND_NAME, self.number, path)
+        except OSError as error:
+            logger.error("%s: what run %d found is lost: %s", BACKEND_NAME, self.number, error)
+
+    def calibration(self) -> Calibration:
+        """The thresholds by step; a step that a layer missed takes its last one before, or its first."""
+        layers = {}
+        for layer, steps in self.thresholds.items():
+            latest, layers[layer] = steps[min(steps)], []
+            for step in range(max(steps) + 1):
+                latest = steps.get(step, latest)
+                layers[layer].append(latest)
+        return Calibration(self.settings.calibrate, layers)
 
     def summary(self) -> dict[str, Any]:
         """What the file holds."""
@@ -121,20 +141,23 @@ def rank() -> int:
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
-def write(folder: Path, summary: dict[str, Any]) -> Path:
-    """Writes ``sparsity-RANK-NUMBER.json``, with the first number that is free."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(folder: Path, summary: dict[str, Any]) -> None:
+    """Writes ``sparsity-RANK-NUMBER.json``."""
     # JSON has no infinity: thresholds at either end are written as the words that the settings take.
     text = json.dumps(finite(summary), indent=1, allow_nan=False) + "\n"
-    number = 1
-    while True:
-        path = folder / f"sparsity-{summary['rank']}-{number:04d}.json"
+    free_path(folder, "sparsity", "json").write_text(text)
+
+
+def free_path(folder: Path, stem: str, suffix: str) -> Path:
+    """Makes the empty file ``STEM-RANK-NUMBER.SUFFIX`` with the first number that no other run has taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = folder / f"{stem}-{rank()}-{number:04d}.{suffix}"
         try:
-            with path.open("x") as file:
-                file.write(text)
-            return path
+            path.touch(exist_ok=False)
         except FileExistsError:
-            number += 1
+            continue
+        return path
 
 
 def finite(value: Any) -> Any:

@@ -103,34 +103,46 @@ class DenoisingRun:
         self.begin(place.step)
         name, shape = self.name(layer, prefix), (*query.shape, key.shape[1])
         limit = self.settings.threshold_for(name, place.step)
-        exact = self.settings.exact_first_steps
-        if place.step < exact - 1:
+        if self.settings.calibrate is not None:
+            search, _ = self.lists_for(layer, name, place, shape)
+            out = search(query, key, value, scale=scale)
+            if self.record is not None:
+                self.record.found(name, place.step, search.thresholds[-1])
+            return out
+        if place.step < self.settings.exact_first_steps - 1:
             action, skipped = "dense", 0.0
             out = liteattention_rocm.attention(
                 query, key, value, scale=scale, layout="bshd", rounding=self.settings.rounding
             )
         else:
-            kept = self.lists.get((layer, place.negative))
-            fresh = kept is None or kept.step != place.step - 1 or kept.shape != shape
-            if kept is None:
-                kept = LayerLists(make_attention(self.settings, name), place.step, shape)
-                self.lists[layer, place.negative] = kept
-            elif fresh:
-                kept.attention.reset_skip_state()
-            kept.step, kept.shape = place.step, shape
-            kept.attention.set_threshold(limit)
+            attention, fresh = self.lists_for(layer, name, place, shape)
+            attention.set_threshold(limit)
             must_do = self.settings.must_do_within(key.shape[1])
-            action = "dense" if kept.attention.is_dense else "fresh" if fresh else "skip"
-            out = kept.attention(query, key, value, scale=scale, must_do_list=must_do)
-            skipped = kept.attention.calc_percentage() if self.record is not None else 0.0
+            action = "dense" if attention.is_dense else "fresh" if fresh else "skip"
+            out = attention(query, key, value, scale=scale, must_do_list=must_do)
+            skipped = attention.calc_percentage() if self.record is not None else 0.0
         if self.record is not None:
             branch = "unconditional" if place.negative else "conditional"
             self.record.add(Call(name, branch, place.step, self.loops, action, skipped, limit, shape))
         return out
 
+    def lists_for(self, layer: object, name: str, place: Place, shape: tuple[int, ...]) -> tuple[Any, bool]:
+        """What owns the layer's lists here, started over unless they are the last step's; whether it was."""
+        kept = self.lists.get((layer, place.negative))
+        fresh = kept is None or kept.step != place.step - 1 or kept.shape != shape
+        if kept is None:
+            kept = LayerLists(make_attention(self.settings, name), place.step, shape)
+            self.lists[layer, place.negative] = kept
+        elif fresh:
+            kept.attention.reset_skip_state()
+        kept.step, kept.shape = place.step, shape
+        return kept.attention, fresh
+
 
 def make_attention(settings: Settings, name: str) -> Any:
-    """A ``LiteAttention`` for one layer, by its name, in one branch of one run."""
+    """A ``LiteAttention`` for one layer, by its name, in one branch and run; in a calibration its search."""
+    if settings.calibrate is not None:
+        return lite.ThresholdSearch(settings.calibrate, layout="bshd", rounding=settings.rounding)
     return lite.LiteAttention(
         True,
         settings.base_threshold,

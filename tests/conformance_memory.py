@@ -97,6 +97,7 @@ class Case:
     offset: int = 0
     offset1: int = 0
     returns: bool = True  # the destination, if any, is written
+    file: str = "v"  # of result and data: "v" or "a"
 
     @property
     def kind(self) -> str:
@@ -119,8 +120,8 @@ class Case:
         return "load" in self.row.mnemonic or "_read" in self.row.mnemonic
 
 
-def registers(first: int, dwords: int) -> str:
-    return f"v{first}" if dwords == 1 else f"v[{first}:{first + dwords - 1}]"
+def registers(file: str, first: int, dwords: int) -> str:
+    return f"{file}{first}" if dwords == 1 else f"{file}[{first}:{first + dwords - 1}]"
 
 
 def all_cases(implemented: set[str]) -> list[Case]:
@@ -132,16 +133,17 @@ def all_cases(implemented: set[str]) -> list[Case]:
         for form in row.forms:
             if form in ("DS", "FLAT", "GLOBAL", "SCRATCH", "MUBUF"):
                 both = form != "DS" and "atomic" in name
-                for variant in range(2):
+                for variant in range(3):  # the last in accumulation registers
                     case = Case(
                         row,
                         form,
                         "",
                         len(found),
                         PARTIAL if variant else FULL,
-                        returns=variant == 1 or not both,
+                        returns=variant > 0 or not both,
+                        file="a" if variant == 2 else "v",
                     )
-                    case.line = line_of(case, variant)
+                    case.line = line_of(case, min(variant, 1))
                     found.append(case)
     return found
 
@@ -151,12 +153,14 @@ def line_of(case: Case, variant: int) -> str:
     register = lambda row: row_register(case.kind, row)  # noqa: E731
     width = support_decode.width
     if case.form == "DS":
-        operands = [] if kinds[0] == "-" else [registers(RESULT, width(kinds[0]))]
+        operands = [] if kinds[0] == "-" else [registers(case.file, RESULT, width(kinds[0]))]
         pair = bool(re.search(r"(read|write|wrxchg)2", name))
         if "st64" in name:
             case.stride = 4 if "b32" in name else 8
         operands.append({32: "v2", 4: "v3", 8: "v6"}[case.stride])
-        operands += [registers(register((DATA, DATA2)[i]), width(kind)) for i, kind in enumerate(kinds[2:])]
+        operands += [
+            registers(case.file, register((DATA, DATA2)[i]), width(kind)) for i, kind in enumerate(kinds[2:])
+        ]
         if pair:
             case.offset, case.offset1 = ((0, 1), (1, 2 if "st64" in name else 3))[variant]
             text = (f" offset0:{case.offset}" if case.offset else "") + f" offset1:{case.offset1}"
@@ -171,13 +175,14 @@ def line_of(case: Case, variant: int) -> str:
         register_of_data = RESULT if case.loads else register(DATA)
         if case.atomic and case.returns:
             register_of_data = RESULT  # data comes from where the old value goes
-        return f"{name} {registers(register_of_data, width(kinds[-1]))}, v7, s[8:11], 0 offen{text}{sc0}"
-    operands = [registers(RESULT, width(kinds[0]))] if kinds[0] != "-" and case.returns else []
+        operand = registers(case.file, register_of_data, width(kinds[-1]))
+        return f"{name} {operand}, v7, s[8:11], 0 offen{text}{sc0}"
+    operands = [registers(case.file, RESULT, width(kinds[0]))] if kinds[0] != "-" and case.returns else []
     scalar = {"GLOBAL": ("s[12:13]", "off")[variant], "SCRATCH": "off"}.get(case.form)
     address = "v9" if case.form == "SCRATCH" else "v7" if scalar == "s[12:13]" else "v[4:5]"
     operands.append(address)
     if len(kinds) > 1:
-        operands.append(registers(register(DATA), width(kinds[1])))
+        operands.append(registers(case.file, register(DATA), width(kinds[1])))
     if scalar:
         operands.append(scalar)
     return f"{name} {', '.join(operands)}{text}{sc0}"
@@ -189,6 +194,8 @@ def kernel_body(cases: list[Case]) -> str:
         lines.append(
             f"global_load_dword v{FIRST + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0"
         )
+    lines.append("s_waitcnt vmcnt(0)")
+    lines += [f"v_accvgpr_write_b32 a{FIRST + i}, v{FIRST + i}" for i in range(16 * len(CLASSES))]
     lines.append(
         "s_load_dwordx2 s[12:13], s[0:1], 0x10\n s_waitcnt vmcnt(0) lgkmcnt(0)\n"
         "v_lshlrev_b32 v2, 5, v0\n v_lshlrev_b32 v3, 2, v0\n v_lshlrev_b32 v6, 3, v0\n v_mov_b32 v9, 0\n"
@@ -212,14 +219,15 @@ def kernel_body(cases: list[Case]) -> str:
             if case.form == "MUBUF" and case.atomic
             else row_register("int", DATA2)
         )
-        lines += [f"v_mov_b32 v{RESULT + i}, v{old + i}" for i in range(4)]
+        move = "v_mov_b32" if case.file == "v" else "v_accvgpr_write_b32"
+        lines += [f"{move} {case.file}{RESULT + i}, v{old + i}" for i in range(4)]
         lines.append("s_waitcnt vmcnt(0) lgkmcnt(0)")
         if case.exec != FULL:
             lines += [
                 f"s_mov_b32 exec_{n}, {case.exec >> s & 0xFFFFFFFF:#x}" for n, s in (("lo", 0), ("hi", 32))
             ]
         lines.append(f"s_nop 4\n {case.line}\n s_waitcnt vmcnt(0) lgkmcnt(0)\n s_mov_b64 exec, -1\n s_nop 4")
-        captured = [f"v{RESULT + i}" for i in range(4)]
+        captured = [f"{case.file}{RESULT + i}" for i in range(4)]
         if case.form in ("DS", "SCRATCH"):
             for i in range(4 if case.form == "DS" else 2):
                 target = f"v[{READ_BACK + 4 * i}:{READ_BACK + 4 * i + 3}]"

@@ -1,5 +1,6 @@
 """Vector instructions in all their forms: lines with known registers, and the kernel that runs them."""
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -37,9 +38,13 @@ INTEGER_EDGES = [
 ]
 
 
-def with_edges(random, edges, slot):
-    """Random elements of which the first half are edge values, paired differently in every slot."""
+def with_edges(random, edges, slot, draw):
+    """Random elements with edge values among them: in the first draw all of them, paired differently in every
+    slot; then chosen at random."""
     values = np.array(random)
+    if draw:
+        chosen = RANDOM.choice(np.array(edges, values.dtype), LANES)
+        return np.where(RANDOM.random(LANES) < 0.6, chosen, values)
     chosen = list(itertools.islice(itertools.cycle(edges), slot * 7, slot * 7 + 2 * len(edges), slot + 1))
     values[: min(len(chosen), LANES // 2 + 8)] = np.array(chosen[: LANES // 2 + 8], values.dtype)
     return np.roll(values, 5 * slot)
@@ -49,31 +54,35 @@ def uniform_bits(bits):
     return RANDOM.integers(0, 1 << bits, LANES, dtype=np.uint64)
 
 
-def near_one(kind, slot, edges, pattern):
+def near_one(kind, slot, edges, pattern, draw):
     """Floats of similar magnitude, edges among them."""
     numbers = RANDOM.standard_normal(LANES) * 2.0 ** RANDOM.integers(-6, 7, LANES)
-    return with_edges(numbers.astype(kind).view(pattern).astype(np.uint64), edges, slot)
+    return with_edges(numbers.astype(kind).view(pattern).astype(np.uint64), edges, slot, draw)
 
 
-def operand_rows() -> dict[str, list[np.ndarray]]:
+def operand_rows(draw: int) -> dict[str, list[np.ndarray]]:
     """Per class of operand eight rows: four operands of two dwords."""
-    rows = {name: [] for name in ("int", "f32", "f16", "f64", "small")}
+    rows = {name: [] for name in CLASSES}
     for slot in range(4):
         for _ in range(2):
-            rows["int"].append(with_edges(uniform_bits(32), INTEGER_EDGES, slot))
-            rows["f32"].append(near_one(np.float32, slot, F32_EDGES, np.uint32))
-            low, high = (near_one(np.float16, slot + k, F16_EDGES, np.uint16) for k in (0, 2))
+            rows["int"].append(with_edges(uniform_bits(32), INTEGER_EDGES, slot, draw))
+            rows["f32"].append(near_one(np.float32, slot, F32_EDGES, np.uint32, draw))
+            low, high = (near_one(np.float16, slot + k, F16_EDGES, np.uint16, draw) for k in (0, 2))
             rows["f16"].append(low | np.roll(high, 11) << np.uint64(16))
             rows["small"].append(RANDOM.integers(-40, 41, LANES).astype(np.uint32).astype(np.uint64))
-        wide = near_one(np.float64, slot, F64_EDGES, np.uint64)
+        wide = near_one(np.float64, slot, F64_EDGES, np.uint64, draw)
         rows["f64"] += [wide & np.uint64(0xFFFFFFFF), wide >> np.uint64(32)]
     rows["small"][2][:6] = [0x7FFFFFFF, 0x80000000, 300, -300 % 2**32, 0x7FFF, 0x8000]
     return rows
 
 
-ROWS = operand_rows()
-CLASSES = list(ROWS)
-INPUTS = [[int(value) for value in row] for name in CLASSES for row in ROWS[name]]  # of v32 and on
+CLASSES = ["int", "f32", "f16", "f64", "small"]
+DRAWS = 4
+# The contents of v32 and on, by draw.
+INPUTS = [
+    [[int(value) for value in row] for name in CLASSES for row in rows[name]]
+    for rows in map(operand_rows, range(DRAWS))
+]
 
 
 def register_of(kind_class: str, slot: int) -> int:
@@ -121,6 +130,10 @@ class Case:
     dpp: dict | None = None
     outputs: int = 0
     modifiers: str = ""
+    draw: int = 0  # of INPUTS
+    uniform: tuple[str, int] | None = (
+        None  # the text and the bits of source 0 where it isn't a vector register
+    )
     loose: bool = False  # the last result computed was a NaN
 
     @functools.cached_property
@@ -156,6 +169,15 @@ DPP_CONTROLS = [
 UNMODELLED = re.compile(r"v_(mfma|smfmac|nop|clrexcp|screen|swap|readlane|writelane|readfirstlane|accvgpr_)")
 
 
+# What an inline constant means by the type of the operand.
+INLINE_FLOATS = {
+    "f16": [("0.5", 0x3800), ("-4.0", 0xC400), ("0.15915494", 0x3118)],
+    "f32": [("0.5", 0x3F000000), ("-4.0", 0xC0800000), ("0.15915494", 0x3E22F983)],
+    "f64": [("0.5", 0x3FE0 << 48), ("-4.0", 0xC010 << 48), ("0.15915494309189532", 0x3FC45F306DC9C882)],
+    **{kind: [("1.0", 0x3F800000), ("-2.0", 0xC0000000)] for kind in ("i32", "u32", "b32")},
+}
+
+
 class Generator:
     """Lines with known registers for every form of a row."""
 
@@ -184,6 +206,30 @@ class Generator:
         case.line = self.text(case)
         return case
 
+    def with_uniform_source(self, row, form):
+        """Source 0 as a scalar register, as an inline constant and as a literal."""
+        plain = self.new(row, form)
+        kind = plain.sources[0] if plain.sources else "m64"
+        if kind in ("m64", "mix") or "k32" in plain.sources or width(kind) > 64:
+            return
+        name, bits = kind.split("x")[0], width(kind)
+        n = next(self.count)
+        if "m64" not in plain.sources and "div_" not in row.mnemonic:  # which read another scalar register
+            row_of_inputs = plain.registers[0] - FIRST_ROW
+            value = INPUTS[0][row_of_inputs][n % LANES]
+            value |= INPUTS[0][row_of_inputs + 1][n % LANES] << 32 if bits == 64 else 0
+            yield self.new(row, form, uniform=("s50" if bits <= 32 else "s[50:51]", value))
+        if form == "VOP3P":
+            return
+        number = (-16, -5, 0, 1, 33, 64)[n % 6]
+        yield self.new(row, form, uniform=(str(number), number % (1 << max(32, bits))))
+        if name in INLINE_FLOATS:
+            text, *patterns = INLINE_FLOATS[name][n % len(INLINE_FLOATS[name])]
+            yield self.new(row, form, uniform=(text, patterns[0]))
+        if form in support_decode.SHORT and bits <= 32 and "m64" not in plain.sources:
+            literal = 0x5A17 + 0x101 * (n % 64) if bits == 16 else 0x9A7B5C3D ^ n % 2048 << 20
+            yield self.new(row, form, uniform=(hex(literal), literal))
+
     def text(self, case: Case) -> str:
         row, form = case.row, case.form
         short = next((name for name in support_decode.SHORT if name in row.forms), None)
@@ -207,6 +253,9 @@ class Generator:
             if kind == "m64":
                 operands.append("s[22:23]" if long_form else "vcc")
                 continue
+            if slot == 0 and case.uniform:
+                operands.append(case.uniform[0])
+                continue
             if kind == "k32":
                 operands.append("0x3fc00000" if "f32" in row.mnemonic else "0x3e00")
                 continue
@@ -228,6 +277,7 @@ class Generator:
             yield from self.packed(row)
         else:
             yield self.new(row, form)
+            yield from self.with_uniform_source(row, form)
             if form in ("VOP3", "VOP3B"):
                 yield from self.modified(row, form)
 
@@ -324,6 +374,7 @@ class Generator:
                 )
             return
         yield self.new(row, "VOP3P")
+        yield from self.with_uniform_source(row, "VOP3P")
         packed_sources = ["x2" in kind for kind in kinds[1:]]
         if not name.startswith("v_dot2") and any(packed_sources):
             low = [int((i + 1) % 2) for i in range(count)]
@@ -342,7 +393,8 @@ class Generator:
 
 
 def all_cases(implemented: set[str]) -> list[Case]:
-    """Every form of every executed vector instruction that has a result to compare."""
+    """Every form of every executed vector instruction that has a result to compare; plain forms on all draws
+    of operands."""
     generator = Generator()
     found = []
     for row in support_decode.rows():
@@ -352,7 +404,8 @@ def all_cases(implemented: set[str]) -> list[Case]:
             and not UNMODELLED.match(row.mnemonic)
         ):
             found += [case for case in generator.cases(row) if (row.mnemonic, case.form) != ("v_nop", "VOP3")]
-    return found
+    plain = [case for case in found if not (case.modifiers or case.uniform or any(case.neg + case.abs))]
+    return found + [dataclasses.replace(case, draw=draw) for draw in range(1, DRAWS) for case in plain]
 
 
 # Running
@@ -360,7 +413,7 @@ def all_cases(implemented: set[str]) -> list[Case]:
 
 def body_of(cases: list[Case]) -> str:
     lines = []
-    for i in range(len(INPUTS)):
+    for i in range(len(INPUTS[0])):
         lines.append(
             f"global_load_dword v{FIRST_ROW + i}, v1, s[4:5]\n s_add_u32 s4, s4, 256\n s_addc_u32 s5, s5, 0"
         )
@@ -379,6 +432,8 @@ def body_of(cases: list[Case]) -> str:
         for i in range(dwords):
             source = old + i if i < 2 else register_of("int", 2) + i - 2
             lines.append(f"v_mov_b32 v{RESULT + i}, v{source}")
+        if case.uniform and case.uniform[0].startswith("s"):
+            lines += [f"s_mov_b32 s{50 + i}, {case.uniform[1] >> 32 * i & 0xFFFFFFFF:#x}" for i in range(2)]
         lines.append("s_mov_b64 vcc, s[40:41]\n s_mov_b64 s[24:25], s[42:43]")
         if case.exec != FULL:
             for half in range(2):
@@ -402,10 +457,17 @@ def body_of(cases: list[Case]) -> str:
 
 
 def execute(cases: list[Case]) -> list[np.ndarray]:
-    """Per case its output rows: the result's dwords, then the lane masks that it writes."""
+    """Per case its output rows: the result's dwords, then the lane masks that it writes.
+
+    Args:
+        cases: all of one draw.
+    """
     body = body_of(cases)
     out = run(
-        body, [np.array(row, np.uint32) for row in INPUTS], sum(case.outputs for case in cases), preload=False
+        body,
+        [np.array(row, np.uint32) for row in INPUTS[cases[0].draw]],
+        sum(case.outputs for case in cases),
+        preload=False,
     )
     found, at = [], 0
     for case in cases:

@@ -25,10 +25,10 @@ from pseudo_code_values import Value
 FULL_MASK = (1 << 64) - 1
 
 
-def gather(register: int, bits: int, lane: int) -> int:
+def gather(case: Case, register: int, bits: int, lane: int) -> int:
     value = 0
     for i in range(max(1, bits // 32)):
-        value |= INPUTS[register - FIRST_ROW + i][lane] << 32 * i
+        value |= INPUTS[case.draw][register - FIRST_ROW + i][lane] << 32 * i
     return value
 
 
@@ -74,7 +74,7 @@ def source_value(case: Case, slot: int, lane: int) -> Value:
     if kind == "k32":
         return Value("b", 32, 0x3FC00000 if "f32" in case.row.mnemonic else 0x3E00)
     bits = width(kind)
-    value = gather(case.registers[slot], bits, lane)
+    value = case.uniform[1] if slot == 0 and case.uniform else gather(case, case.registers[slot], bits, lane)
     if case.sdwa and slot < 2:
         value = selected(value, case.sdwa["select"][slot], case.sdwa["sext"][slot])
     if case.form == "VOP3P" and "x2" in kind and "pk_mov" not in case.row.mnemonic:
@@ -110,9 +110,9 @@ def expected(case: Case, lane: int, program, environment) -> tuple[int, int | No
     old = 0
     if kind != "m64":
         old_register = register_of(operand_class("", kind, 3), 3)
-        old = gather(old_register, min(bits, 64), lane)
+        old = gather(case, old_register, min(bits, 64), lane)
         if bits == 128:
-            old |= gather(register_of("int", 2), 64, lane) << 64
+            old |= gather(case, register_of("int", 2), 64, lane) << 64
     enabled = case.exec >> lane & 1
     written = bool(enabled)
     env = dict(environment)
@@ -244,7 +244,8 @@ def lanes_to_compare(case: Case) -> range:
     """All of them for an instruction's plain forms; every third or second where only a modifier is new."""
     if case.dpp:
         return range(len(case.line) % 2, LANES, 2)
-    return range(len(case.line) % 3, LANES, 3) if case.modifiers or any(case.neg + case.abs) else range(LANES)
+    plain = not (case.modifiers or case.uniform or any(case.neg + case.abs))
+    return range(LANES) if plain else range(len(case.line) % 3, LANES, 3)
 
 
 def disagreements(case: Case, rows: np.ndarray) -> list[str]:

@@ -26,6 +26,15 @@ def _seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(params=["forward", "pingpong"])
+def dense_kernel(request, monkeypatch):
+    """Each of the dense kernels, whichever the plan would choose."""
+    from liteattention_rocm import runtime
+
+    monkeypatch.setattr(runtime, "forced_family", request.param)
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def aiter():
     """`liteattention_rocm.aiter_kernel`, with AITER's code objects found. Without them a test fails."""

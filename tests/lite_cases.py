@@ -10,14 +10,15 @@ from liteattention_rocm.lite import lists
 HEAD_DIM = 128
 
 
-def local(batch, heads, rows, *, sharpness=8.0, width=200.0, drift=0.0, noise=0.0, seed=0):
+def local(batch, heads, rows, *, sharpness=16.0, width=600.0, drift=0.0, noise=0.0, seed=0):
     """q or k whose scores fall off with the distance of the rows: bfloat16 [batch, rows, heads, 128].
 
-    The product of two is sharpness·√128·mean(cos(frequency·distance)), with frequencies of 1/width and above
-    that differ between heads; `drift` moves all positions by as many rows.
+    The scaled product of two is sharpness · mean(cos(frequency · distance)) in nats, with 64 frequencies from
+    2π/width down to a 32nd of it that differ between heads; `drift` moves all positions by as many rows.
     """
     generator = torch.Generator().manual_seed(seed)
-    frequency = torch.rand(heads, HEAD_DIM // 2, generator=generator) * 2 * math.pi / width
+    octaves = torch.rand(heads, HEAD_DIM // 2, generator=generator)
+    frequency = 2 * math.pi / width * 32.0**-octaves
     phase = (torch.arange(rows)[:, None, None] + drift) * frequency
     rotor = torch.cat([phase.cos(), phase.sin()], -1) * math.sqrt(sharpness * 128**0.5 / 64)
     result = rotor.expand(batch, rows, heads, HEAD_DIM)
@@ -26,9 +27,10 @@ def local(batch, heads, rows, *, sharpness=8.0, width=200.0, drift=0.0, noise=0.
     return result.bfloat16().contiguous()
 
 
-def inputs(batch=1, heads=2, seqlen_q=300, seqlen_kv=500, **options):
+def inputs(batch=1, heads=2, seqlen_q=300, seqlen_kv=500, drift=0.0, **options):
+    """q, k and v; `drift` moves what the queries look at by as many rows."""
     generator = torch.Generator().manual_seed(1)
-    q = local(batch, heads, seqlen_q, **options)
+    q = local(batch, heads, seqlen_q, drift=drift, **options)
     k = local(batch, heads, seqlen_kv, **options)
     v = torch.randn(batch, seqlen_kv, heads, HEAD_DIM, generator=generator).bfloat16()
     return q, k, v

@@ -114,9 +114,13 @@ class Instruction:
         return self._parsed[5], self._parsed[6] or self._parsed[5]
 
     @property
+    def per_lane(self) -> int:
+        """Consecutive k that a lane holds."""
+        return self.depth * self.size * self.blocks // LANES
+
+    @property
     def operand_registers(self) -> int:
-        lanes = LANES // self.size if self.blocks == 1 else 1
-        return self.depth // lanes * WIDTHS[self.formats[0]] // 32
+        return self.per_lane * WIDTHS[self.formats[0]] // 32
 
     @property
     def dwords(self) -> int:
@@ -155,9 +159,9 @@ def assemble(instruction: Instruction, *, d: int = D, c: str | None = None) -> b
 def operand_rows(instruction: Instruction, values) -> np.ndarray:
     """[waves, blocks, row or column, k] to the registers of A or B, uint32 [waves, registers, 64]."""
     waves, blocks, size, _ = values.shape
-    if blocks == 1:  # lanes of one row follow each other in k
-        values = values.reshape(waves, size, LANES // size, -1).transpose(0, 2, 1, 3)
-    lanes = np.ascontiguousarray(values).reshape(waves, LANES, -1).view(np.uint32)
+    # Lanes count the rows, then the blocks, then the groups of k.
+    groups = values.reshape(waves, blocks, size, -1, instruction.per_lane).transpose(0, 3, 1, 2, 4)
+    lanes = np.ascontiguousarray(groups).reshape(waves, LANES, -1).view(np.uint32)
     return np.ascontiguousarray(lanes.transpose(0, 2, 1))
 
 
@@ -167,6 +171,8 @@ def positions(instruction: Instruction):
     register, lane = np.meshgrid(
         np.arange(instruction.result_registers // instruction.dwords), np.arange(LANES), indexing="ij"
     )
+    if size == 4 and instruction.result == "f64":
+        return lane // 16, lane // 4 % 4, lane % 4
     if size == 4:
         return lane // 4, register, lane % 4
     if instruction.result == "f64":

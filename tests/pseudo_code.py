@@ -12,6 +12,7 @@ from pseudo_code_functions import call
 from pseudo_code_values import (
     COMPARISONS,
     SPECIALS,
+    SignedZero,
     Value,
     arithmetic,
     bitwise,
@@ -348,6 +349,10 @@ class Parser:
         token = self.peek()
         if token in ("-", "+", "~", "!"):
             self.take()
+            if token in "+-" and self.peek() == "0.0":
+                self.take()
+                zero = SignedZero("f", 64, (token == "-") << 63)
+                return lambda env: zero
             operand = self.unary()
             return {
                 "-": lambda env: negated(operand(env)),
@@ -404,8 +409,9 @@ class Parser:
         if self.accept("("):
             arguments = []
             while not self.accept(")"):
+                if arguments:
+                    self.take(",")
                 arguments.append(self.expression())
-                self.accept(",")
             path = self.path()
             value = lambda env: call(env, name, [argument(env) for argument in arguments])  # noqa: E731
             return lambda env: follow(value(env), [step(env) for step in path]) if path else value(env)

@@ -48,6 +48,12 @@ class Value:
         return Value("u", high - low + 1, self.raw >> low)
 
 
+class SignedZero(Value):
+    """+0.0 or -0.0, written with its sign: what is compared with it must have that sign."""
+
+    __slots__ = ()
+
+
 class Special:
     """A name that stands for a property rather than a number: DENORM, or BYTE1 of SDWA."""
 
@@ -185,6 +191,9 @@ def ordering(a, b):
     if isinstance(a, Special) or isinstance(b, Special):
         names = [x.name if isinstance(x, Special) else x.raw for x in (a, b)]
         return 0 if names[0] == names[1] else 2
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, SignedZero):
+            return 0 if to_float(y, x.kind, x.bits).raw == x.raw else 2
     if a.is_float() or b.is_float():
         # 1.0 / x is compared in double, where the text says so by its literal.
         if "r" in (a.kind, b.kind):

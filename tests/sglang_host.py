@@ -33,7 +33,7 @@ def server_args(model: Path, **arguments):
 
 
 def job(arm: str, folder: Path, model: Path, **changes) -> Path:
-    """Writes a job for one arm into ``folder`` and returns its file; ``changes`` are to the request."""
+    """Writes a job for one arm into ``folder``, with ``changes`` to the request, and returns its file."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "job.json"
     Job(
@@ -60,8 +60,9 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def run_arm(arm: str, folder: Path, model: Path, prelude: str = "", **changes) -> dict:
-    """Makes one arm's video in a process of its own, after ``prelude``; returns what ``arm.json`` says."""
-    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({str(job(arm, folder, model, **changes))!r}))"
+    """Makes an arm's video in a process of its own, after ``prelude``; returns what ``arm.json`` says."""
+    file = str(job(arm, folder, model, **changes))
+    run = f"import sys\nfrom e2e.generate import main\nsys.exit(main({file!r}))"
     finished = python("-c", f"{prelude}\n{run}")
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     return json.loads((folder / "arm.json").read_text())

@@ -30,10 +30,12 @@ def executed() -> list[vector.Case]:
 def results(executed) -> dict[str, list]:
     """Per mnemonic its executed cases and what they computed."""
     found = {mnemonic: [] for mnemonic in MNEMONICS}
-    for first in range(0, len(executed), LINES_PER_LAUNCH):
-        cases = executed[first : first + LINES_PER_LAUNCH]
-        for case, rows in zip(cases, vector.execute(cases), strict=True):
-            found[case.row.mnemonic].append((case, rows))
+    for draw in range(vector.DRAWS):
+        drawn = [case for case in executed if case.draw == draw]
+        for first in range(0, len(drawn), LINES_PER_LAUNCH):
+            cases = drawn[first : first + LINES_PER_LAUNCH]
+            for case, rows in zip(cases, vector.execute(cases), strict=True):
+                found[case.row.mnemonic].append((case, rows))
     return found
 
 

@@ -348,13 +348,13 @@ NO_EFFECT = [
         "buffer_inv sc1",
         "ds_nop",
         "v_nop",
+        "v_clrexcp",
         "s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)",
         "s_barrier",
-        "s_sethalt 0",
     ),
-    "s_sendmsg sendmsg(MSG_SAVEWAVE)",
+    *("s_sethalt 0", "s_atc_probe 1, s[4:5], 0x10", "s_atc_probe_buffer 1, s[8:11], 0x10"),
+    "s_sendmsg 3",  # gives back vector registers that the wave no longer needs
 ]
-NO_EFFECT[-1] = "s_sendmsg 3"  # gives back vector registers that the wave no longer needs
 oracles.declare("unchanged state", [line.split()[0] for line in NO_EFFECT])
 
 

@@ -21,7 +21,7 @@ def inputs(**changes):
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_the_observed_kernel_is_the_one_that_runs(monkeypatch, rounding, layout):
     """O and LSE have the bits of the kernel without stores, so that what lies between is what it computes."""
-    monkeypatch.setattr(runtime, "kernel", "forward")
+    monkeypatch.setattr(runtime, "forced_family", "forward")
     for scale, (seqlen_q, seqlen_kv) in ((None, (257, 150)), (-0.3, (1, 64)), (1.5, (129, 65))):
         case = Case(seqlen_q, seqlen_kv, rounding, layout, heads=4, kv_heads=2)
         q, k, v = case.inputs()

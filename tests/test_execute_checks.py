@@ -202,6 +202,7 @@ SETUP = "v_mov_b32 v20, 0\n v_mov_b32 v21, 0\n v_mov_b32 v22, 0\n v_mov_b32 v23,
 SMALL = "v_mfma_f32_16x16x16_bf16 v[24:27], v[20:21], v[22:23], 0"  # 4 passes
 LARGE = "v_mfma_f32_32x32x8_bf16 v[32:47], v[20:21], v[22:23], 0"  # 8 passes
 FLOAT = "v_mfma_f32_32x32x2_f32 v[32:47], v20, v21, 0"  # 16 passes, float32
+DOUBLES = "v_mfma_f64_16x16x4_f64 v[24:31], v[20:21], v[22:23], 0"  # 8 passes
 WAIT_STATES = {
     # name: (MFMA, use of its result, wait states that it takes)
     "read": (SMALL, "v_mov_b32 v5, v27", 7),
@@ -215,6 +216,15 @@ WAIT_STATES = {
     "large": (LARGE, "v_add_f32 v5, v5, v40", 11),
     "large_operand": (LARGE, "v_mfma_f32_32x32x8_bf16 v[48:63], v[46:47], v[22:23], 0", 11),
     "float32": (FLOAT, "v_mov_b32 v5, v32", 18),
+    "doubles": (DOUBLES, "v_mov_b32 v5, v31", 11),
+    "doubles_store": (DOUBLES, "ds_write_b32 v1, v25", 18),
+    "doubles_load_into": (DOUBLES, "global_load_dword v25, v1, s[4:5]", 11),
+    "doubles_operand": (DOUBLES, "v_mfma_f64_16x16x4_f64 v[32:39], v[20:21], v[30:31], 0", 11),
+    "doubles_overlapping_c": (
+        DOUBLES,
+        "v_mfma_f64_16x16x4_f64 v[40:47], v[20:21], v[22:23], v[26:33]",
+        9,
+    ),
 }
 
 
@@ -247,6 +257,11 @@ def test_operand_c_is_read_before_it_may_be_overwritten():
     check(
         f"{SETUP} {matrix}\n {nops(2)} v_mov_b32 v30, 0",
         f"{SETUP} {matrix}\n {nops(3)} v_mov_b32 v30, 0",
+        "overwrites operand C",
+    )
+    check(
+        f"{SETUP} {matrix}\n {nops(2)} global_load_dword v30, v1, s[4:5]",
+        f"{SETUP} {matrix}\n {nops(3)} global_load_dword v30, v1, s[4:5]",
         "overwrites operand C",
     )
     run(f"{SETUP} {matrix}\n v_mov_b32 v20, 0\n v_mov_b32 v22, 0", ROW)  # A and B are free at once

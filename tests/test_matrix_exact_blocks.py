@@ -32,6 +32,7 @@ FUSED = [
     "f32_32x32x2_f32",
     "f32_16x16x4_f32",
 ]
+DOUBLE = ["f64_16x16x4_f64", "f64_4x4x4_4b_f64"]
 SMALL = [
     f"f32_{shape}_{a}_{b}"
     for shape in ("16x16x32", "32x32x16")
@@ -115,15 +116,18 @@ def test_float32_is_a_chain_of_fused_multiply_adds(mnemonic, case):
 
 
 @pytest.mark.parametrize("spread", [0, 30, 400])
-def test_float64_is_a_chain_of_fused_multiply_adds(spread):
-    instruction = Instruction("f64_16x16x4_f64")
+@pytest.mark.parametrize("mnemonic", DOUBLE)
+def test_float64_is_a_chain_of_fused_multiply_adds(mnemonic, spread):
+    instruction = Instruction(mnemonic)
     random = np.random.default_rng(spread)
 
     def draw(*shape):
         values = random.standard_normal(shape) * np.exp2(spread * random.uniform(-2, 2, shape))
         return values.view(np.uint64)
 
-    a, b, c = draw(4, 1, 16, 4), draw(4, 1, 16, 4), draw(4, 1, 16, 16)
+    waves, blocks, size, depth = 4, instruction.blocks, instruction.size, instruction.depth
+    a, b = (draw(waves, blocks, size, depth) for _ in range(2))
+    c = draw(waves, blocks, size, size)
     got = matrix_kernels.simulate(instruction, matrix_kernels.assemble(instruction), a, b, c)
     same(canonical(got, np.float64), canonical(model(instruction, a, b, c), np.float64))
 
@@ -279,6 +283,6 @@ def test_every_executed_matrix_instruction_has_a_known_arithmetic():
     assert {f"v_mfma_{name}" for name in found} == executed
     neighbour = [f"f32_{shape}_{name}" for shape in ("16x16x16", "32x32x8") for name in ("bf16", "f16")]
     expected = dict.fromkeys([*CORE, *SMALL, *neighbour], "core")
-    expected |= dict.fromkeys([*FUSED, "f64_16x16x4_f64"], "fused")
+    expected |= dict.fromkeys([*FUSED, *DOUBLE], "fused")
     assert {name: kind for name, kind in found.items() if kind != "integer"} == expected
     assert all(name.startswith("i32_") for name, kind in found.items() if kind == "integer")

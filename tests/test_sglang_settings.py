@@ -92,7 +92,7 @@ def test_thresholds(settings, given, threshold):
 
 def test_calibration_file(settings, tmp_path):
     file = tmp_path / "c.toml"
-    file.write_text('[thresholds]\n"blocks.0.attn1" = [-12, -9.5, -inf]\n')
+    file.write_text('target_error = 0.01\n[thresholds]\n"blocks.0.attn1" = [-12, -9.5, -inf]\n')
     parsed = settings.configured(f"calibration={file},threshold=-8")
     assert parsed.skipping
     assert [parsed.threshold_for("blocks.0.attn1", step) for step in range(4)] == [
@@ -143,8 +143,11 @@ def test_must_do_is_cut_to_the_layers_tokens(settings, must_do, length, expected
         ({"log": "yes"}, "log='yes' .*allowed: true, false"),
         ({"dump": __file__}, "dump=.* .*a folder"),
         ({"dump": 3}, "dump=3 .*a folder"),
+        ({"calibrate": 0, "dump": "x"}, "calibrate=0 .*above 0"),
+        ({"calibrate": "inf", "dump": "x"}, "calibrate='inf' .*above 0"),
+        ({"calibrate": 0.1}, "calibrate=0.1 needs dump"),
         ({"calibration": "/nowhere.toml"}, "calibration='/nowhere.toml' .*No such file"),
-        ({"calibration": __file__}, "calibration=.*a TOML file"),
+        ({"calibration": __file__}, "calibration=.*no TOML file"),
     ],
 )
 def test_bad_configuration_is_refused(settings, config, message):
@@ -155,17 +158,14 @@ def test_bad_configuration_is_refused(settings, config, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[layer]\n", r"the table \[thresholds\]"),
-        ('[thresholds]\n"a" = [0.5]\n', "below 0"),
-        ('[thresholds]\n"a" = -3.0\n', "not iterable"),
-        ('[thresholds]\n"a" = []\n', "at least one step"),
-        ('thresholds = "a"\n', "TOML file"),
+        ("target_error = 0.1\n", "thresholds must be a table"),
+        ('target_error = 0.1\n[thresholds]\n"a" = [0.5]\n', "layer 'a', step 0"),
     ],
 )
 def test_bad_calibration_is_refused(settings, tmp_path, text, message):
     file = tmp_path / "c.toml"
     file.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"calibration=.*{message}"):
         settings.Settings.parse({"calibration": str(file)})
 
 

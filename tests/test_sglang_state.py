@@ -339,7 +339,7 @@ def test_exact_first_steps(fake, configure, exact, expected):
 
 def test_settings_reach_the_lists(fake, configure, tmp_path):
     file = tmp_path / "calibration.toml"
-    file.write_text('[thresholds]\n"blocks.0.attn1" = [-9.0, -7.5]\n')
+    file.write_text('target_error = 0.1\n[thresholds]\n"blocks.0.attn1" = [-9.0, -7.5]\n')
     configure(
         calibration=str(file), must_do="0 3 6 99 200 300", revive_every=5, rounding="rtna", threshold=-11
     )
@@ -393,6 +393,40 @@ def test_sparsity_is_dumped_per_run_and_logged_per_step(fake, configure, tmp_pat
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 6  # the last step of a run included
     assert "step 2: 25.0 % of the KV tiles skipped (25.0 to 25.0 % over 2 layers)" in lines[2]
+
+
+def test_calibration_run_is_dense_and_saves_thresholds(fake, configure, modules, monkeypatch, tmp_path):
+    from liteattention_rocm.lite import Calibration
+
+    class Search(Lists):
+        made = Lists.made
+
+        def __init__(self, target, **options):
+            assert target == 0.02 and options == {"layout": "bshd", "rounding": "rtz"}
+            super().__init__(True, None)
+
+        def __call__(self, query, key, value, scale):
+            self.thresholds.append(-float(query.shape[1] + len(self.thresholds)))
+            return torch.zeros_like(query)
+
+    monkeypatch.setattr(modules[1].lite, "ThresholdSearch", Search)
+    configure(calibrate=0.02, dump=str(tmp_path / "x"))
+    layers, request = [make_layer(fake, number) for number in range(2)], make_request()
+    for step in range(4):
+        assert call(layers[0], request, step) == call(layers[0], request, step, True, length=9) == 0
+        if step in (1, 3):
+            call(layers[1], request, step)
+    end_loop(request)
+    (file,) = (tmp_path / "x").iterdir()
+    assert file.name == "calibration-0-0001.toml" and not alive()
+    found = Calibration.load(file)
+    assert found.target_error == 0.02
+    assert found.thresholds == {
+        "blocks.0.attn1": [-9.0, -10.0, -11.0, -12.0],  # of the branch that needs the lower one
+        "blocks.1.attn1": [-8.0, -8.0, -8.0, -8.0],
+    }
+    configure(calibration=str(file))
+    assert make_layer(fake).settings.threshold_for("blocks.0.attn1", 2) == -11
 
 
 def test_sparsity_that_cannot_be_written_is_one_line_in_the_log(fake, configure, tmp_path, caplog):

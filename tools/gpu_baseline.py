@@ -5,6 +5,7 @@ Prints one Markdown table a topic; the device is named. Times are medians of dev
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -137,13 +138,13 @@ def times() -> list[dict]:
         flop = 4 * batch * heads * seqlen_q * seqlen_kv * 128
         repeats = 5 if flop > 2e14 else 20
         calls = {
-            f"ours {rounding}": lambda r=rounding: liteattention_rocm.attention(q, k, v, rounding=r)
+            f"ours {rounding}": functools.partial(liteattention_rocm.attention, q, k, v, rounding=rounding)
             for rounding in ROUNDINGS
         }
         views = [x.transpose(1, 2) for x in (q, k, v)]
         for name, backend in backends():
 
-            def sdpa(backend=backend):
+            def sdpa(backend=backend, views=views):
                 with sdpa_kernel(backend):
                     return F.scaled_dot_product_attention(*views)
 
@@ -185,7 +186,7 @@ def configurations() -> list[dict]:
             chosen = launches.Configuration(*candidate)
             launches.configuration = lambda *a, chosen=chosen, **b: chosen
             try:
-                ms, _ = median_ms(lambda: liteattention_rocm.attention(q, k, v, rounding="rtne"), 5, 2)
+                ms, _ = median_ms(functools.partial(liteattention_rocm.attention, q, k, v), 5, 2)
             except Exception as error:  # a candidate may not fit
                 rows.append(
                     {
@@ -214,13 +215,13 @@ def skipping() -> list[dict]:
     tiles, query_tiles = -(-seqlen // 64), -(-seqlen // 128)
     words = -(-tiles // 32)
     options = {"layout": "bshd", "scale": 128**-0.5, "rounding": "rtne"}
-    dense = None
-    rows = []
+    dense, rows = None, []
+    original = launches.configuration
     for share in SKIPPED:
         generator = torch.Generator().manual_seed(1)
         keys = torch.rand((batch, heads, query_tiles, tiles), generator=generator)
         order = keys.argsort(-1).argsort(-1)
-        kept = order >= int(round(share * tiles))
+        kept = order >= round(share * tiles)
         bits = torch.nn.functional.pad(kept, (0, words * 32 - tiles)).unflatten(-1, (words, 32)).long()
         value = (bits << torch.arange(32)).sum(-1)
         read = torch.where(value >= 1 << 31, value - (1 << 32), value).int().cuda()
@@ -235,8 +236,8 @@ def skipping() -> list[dict]:
         same = bool(torch.equal(read, write))
         if share == 0:
             # The same tile and the same loop over every tile, and the best configuration of the dense kernel.
-            original = launches.configuration
-            launches.configuration = lambda *a, **b: original(launches.architecture(q.device), seqlen, True)
+            listed = original(launches.architecture(q.device), seqlen, True)
+            launches.configuration = lambda *_, listed=listed, **__: listed
             like, _ = median_ms(lambda: launches.forward(q, k, v, out, lse, sizes, **options), 10)
             launches.configuration = original
             dense, _ = median_ms(lambda: launches.forward(q, k, v, out, lse, sizes, **options), 10)

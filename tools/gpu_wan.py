@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import liteattention_rocm
-from e2e import structured_wan
+from e2e import structured_wan, tiny_wan
 from liteattention_rocm import dispatch
 from liteattention_rocm.lite import LiteAttention
 
@@ -196,6 +196,8 @@ def main() -> int:
     options = parser.parse_args()
     device = torch.device("cuda", 0)
     torch.manual_seed(SEED)
+    if options.size == "1.3b":
+        tiny_wan.TEXT_WIDTH = 4096  # UMT5-XXL's, as in the published configuration
     with torch.device(device):
         transformer = structured_wan.build(options.size)
     transformer = transformer.to(device, torch.bfloat16).eval().requires_grad_(False)

@@ -36,7 +36,8 @@ struct Arguments {
 #define LRA_LONG_RUN "320"
 
 // One run. `body` may use v64 to v127 and s40 to s47, %[address] (a VGPR) and %[base] (an SGPR pair), and
-// begins at a multiple of 64 bytes plus 24; `before` comes ahead of the first clock.
+// begins at a multiple of 64 bytes plus 24; `before` comes ahead of the first clock: no register lasts from
+// one run to the next.
 #define LRA_RUN(record, count, before, body)                                                                 \
   asm volatile("s_waitcnt vmcnt(0) lgkmcnt(0)\n" before                                                      \
                ".p2align 6\n s_memrealtime %[r0]\n s_memtime %[c0]\n s_waitcnt lgkmcnt(0)\n s_nop 0\n"       \
@@ -76,7 +77,7 @@ LRA_DEVICE void write(const Arguments& arguments, int waves, const RunRecord& sh
       __builtin_amdgcn_s_barrier();                                                                          \
       LRA_RUN(shorter, LRA_SHORT_RUN, before, body);                                                         \
       __builtin_amdgcn_s_barrier();                                                                          \
-      LRA_RUN(longer, LRA_LONG_RUN, "", body);                                                               \
+      LRA_RUN(longer, LRA_LONG_RUN, before, body);                                                           \
     }                                                                                                        \
     (void)thread;                                                                                            \
     write(arguments, waves, shorter, longer);                                                                \
@@ -142,7 +143,7 @@ LRA_MICROBENCHMARK(scalar_latency, 1, , "s_mov_b32 s40, 0\n",
                    "s_load_dword s40, %[base], s40\n s_waitcnt lgkmcnt(0)\n")
 
 // Word i·32 of memory holds the byte offset of the next line's word. A walk over all links leaves the first
-// ones in L2 alone.
+// ones in L2 alone. The long run begins where the short one ended.
 extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(64, 64))) void
 calibrate_l2_latency(Arguments arguments) {
   const uint32_t* base = arguments.memory;
@@ -152,7 +153,8 @@ calibrate_l2_latency(Arguments arguments) {
     for (int i = 0; i < arguments.links; ++i) address = base[address / 4];
     LRA_RUN(shorter, LRA_SHORT_RUN, "v_mov_b32 v64, %[address]\n",
             "global_load_dword v64, v64, %[base]\n s_waitcnt vmcnt(0)\n");
-    LRA_RUN(longer, LRA_LONG_RUN, "", "global_load_dword v64, v64, %[base]\n s_waitcnt vmcnt(0)\n");
+    LRA_RUN(longer, LRA_LONG_RUN, "v_mov_b32 v64, 0x2000\n",
+            "global_load_dword v64, v64, %[base]\n s_waitcnt vmcnt(0)\n");
   }
   write(arguments, 1, shorter, longer);
 }

@@ -1,40 +1,44 @@
 R"(
-// Registers. Vectors in fours where MFMAs use them.
-.set O, 0            // O[q][d] at O + 32 q + 4 d
-.set Q, 96           // Q[q][step] at Q + 16 q + 4 step
-.set S, 144          // S[q][t] at S + 16 q + 4 t; P takes the first two of the four
-.set STAGED, 192     // rows on their way from memory to LDS
-.set RING, 208       // fragments on their way from LDS to the matrix pipe
-.set T, RING         // outside the matrix phase: temporaries
-.set M, 228          // running maximum of the scores
-.set NEGM, 231       // reference exponent, negated
-.set SUM, 234
-.set READ_V, 237
-.set READ_K, 238     // even and odd steps
-.set DEPOSIT, 240
-.set OFFSET, 241
-.set GROUP4, 242
-.set SWAP, 243
-.set ROW, 244
-.set X, 245          // results of cross-lane exchange
+// The loop of pingpong.hpp, as a program for the assembler: one instance for a kernel, %[mode] its rounding.
+// All registers are assigned here; pingpong.hpp pins the values that go in and come out.
 
-.set BUFFER, 36      // s[36:39]
-.set ROW_BYTES, 40
-.set STEP_BYTES, 41
+// ---- registers: v[0:247]
+.set O, 0            // O^T[q][d] at O + 32 q + 4 d
+.set Q, 96           // Q[q][step] at Q + 16 q + 4 step
+.set S, 144          // S^T[q][t] at S + 16 q + 4 t; P^T takes the first two of the four
+.set STAGED, 192     // 16: rows of K or V on their way from memory to LDS
+.set RING, 208       // 5 x 4: fragments on their way from LDS to the matrix pipe
+.set T, RING         // outside the matrix phase: temporaries
+.set M, 228          // 3: running maximum of the scores of a query row
+.set NEGM, 231       // 3: -M c, rounded up
+.set SUM, 234        // 3: of the lane's share of P, unrounded
+.set READ_V, 237     // LDS addresses
+.set READ_K, 238     // 2: even and odd steps
+.set DEPOSIT, 240
+.set OFFSET, 241     // of the thread's first chunk in a tile in memory
+.set GROUP4, 242     // 4 (lane / 16)
+.set SWAP, 243       // 4 (lane xor 32)
+.set ROW, 244        // first of the thread's four rows of a tile
+.set X, 245          // 3: results of cross-lane exchange; in the matrix phase X is a temporary
+
+// ---- scalars: s[36:61]
+.set BUFFER, 36      // 4: what is left of K or V
+.set ROW_BYTES, 40   // stride
+.set STEP_BYTES, 41  // between the thread's rows
 .set ROW_STEP, 42
-.set REMAINING, 43   // kv rows from this tile on
-.set SECOND, 44
-.set SCALE, 45
+.set REMAINING, 43   // kv rows from the current tile on
+.set SECOND, 44      // 1 in the second group
+.set SCALE, 45       // c = scale log2(e)
 .set TILE_BYTES, 46
 .set ROWS, 47
 .set TMP, 48
-.set ULP, 49
-.set LOW, 50
+.set ULP, 49         // 2^-23
+.set LOW, 50         // v_perm_b32 selectors of the lower and upper halves
 .set HIGH, 51
 .set ROUND, 52
-.set LIMIT, 53
-.set EXTREME, 60     // s[60:61]: lanes with a row whose scores are large
-.set RISES, 54       // s[54:59]: per query tile, the lanes whose maximum rose
+.set LIMIT, 53       // 2^12
+.set RISES, 54       // 3 x 2: the lanes whose maximum rose, by query tile
+.set EXTREME, 60     // 2: lanes with a row whose scores are beyond LIMIT
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -43,7 +47,50 @@ R"(
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], 0
 .endm
 
-// ---- matrix phase: steps 0..15 are O += V P, steps 16..31 are S = K Q
+// ---- rounding of P: float32 -> bf16, pairs into dwords. A pair (t, q, half) has three parts: its two
+// values, and packing.
+// rtne: x + 0x7FFF + bit 16 of x; rtna: x + 0x8000; then, as in rtz, the upper halves.
+.macro round x
+  .if %[mode] == 0
+    v_bfe_u32 v[X], v[\x], 16, 1
+    v_add3_u32 v[\x], v[\x], v[X], s[ROUND]
+  .elseif %[mode] == 1
+    v_add_u32 v[\x], s[ROUND], v[\x]
+  .endif
+.endm
+
+.macro round_slot t, q, half, part
+  .set pair, S + 16*(\q) + 4*(\t) + 2*(\half)
+  .if (\part) == 0
+    round pair
+  .elseif (\part) == 1
+    round pair+1
+  .else
+    v_perm_b32 v[pair-(\half)], v[pair+1], v[pair], s[HIGH]
+  .endif
+.endm
+
+.macro round_tile t
+  .irp q, 0, 1, 2
+    .irp half, 0, 1
+      .irp part, 0, 1, 2
+        round_slot \t, \q, \half, \part
+      .endr
+    .endr
+  .endr
+.endm
+
+// What goes behind the n-th MFMA of O += V P: tiles 1 to 3 are rounded while the ones before are multiplied.
+.macro round_behind n
+  .set turn, (\n) / 3
+  .if (turn < 18) && (%[mode] != 2)
+    round_slot 1 + turn/6, (turn - turn/6*6)/2, turn&1, (\n) - turn*3
+  .endif
+.endm
+
+// ---- matrix phase: 32 steps of one 16-byte fragment and 6 MFMAs
+// Steps 0..15 are O^T += V^T P^T, 4 t + d: kv tile t, dim tiles 2 d and 2 d + 1.
+// Steps 16..31 are S^T = K Q^T, 16 + 4 t + d: kv tile t, dim step d.
 .macro read_fragment step
   .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
   .if (\step) < 16
@@ -53,27 +100,30 @@ R"(
   .endif
 .endm
 
-.macro multiply step
+.macro multiply_first step
   .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
-  .if (\step) < 16
-    .irp q, 0, 1, 2
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3), slot, S+16*\q+4*((\step)/4)
-    .endr
-    .irp q, 0, 1, 2
+      round_behind 6*(\step)+\q
+    .elseif ((\step)&3) == 0
+      mma_first S+16*\q+((\step)-16), slot, Q+16*\q
+    .else
+      mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
+    .endif
+  .endr
+.endm
+
+.macro multiply_second step
+  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .irp q, 0, 1, 2
+    .if (\step) < 16
       mma O+32*\q+8*((\step)&3)+4, slot+2, S+16*\q+4*((\step)/4)
-    .endr
-  .else
-    .irp q, 0, 1, 2
-      .if ((\step)&3) == 0
-        mma_first S+16*\q+((\step)-16), slot, Q+16*\q
-      .else
-        mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
-      .endif
-    .endr
-    .irp q, 0, 1, 2
+      round_behind 6*(\step)+3+\q
+    .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
-    .endr
-  .endif
+    .endif
+  .endr
 .endm
 
 .macro read_ahead first
@@ -82,6 +132,7 @@ R"(
   .endr
 .endm
 
+// Up to the first half of the last step. Fragments are read four steps ahead; LDS answers a wave in order.
 .macro multiply_steps first, last
   .set step, \first
   .rept \last-\first
@@ -91,15 +142,17 @@ R"(
     .else
       s_waitcnt lgkmcnt(\last-step)
     .endif
-    multiply step
+    multiply_first step
+    multiply_second step
     .set step, step+1
   .endr
   s_waitcnt lgkmcnt(0)
+  multiply_first \last
 .endm
 
-// ---- stream
-// Fetches up to 64 of the s[ROWS] rows that are left, none for none. \tail is where the code for a part-filled
-// tile is, which comes back to \back.
+// ---- from memory to LDS: the first group carries K, the second V
+// Fetches up to 64 of the s[ROWS] rows that are left, none for none. At \tail is the code for a part-filled
+// tile, which comes back to \back.
 .macro fetch tail, back
   s_min_i32 s[ROWS], s[ROWS], 64
   s_sub_i32 s[TMP], s[ROWS], 1
@@ -139,6 +192,7 @@ R"(
   .endr
 .endm
 
+// Four rows of eight head dims become four pairs of cells of four kv rows.
 .macro deposit_value
   .irp i, 0, 1, 2, 3
     v_perm_b32 v[T+4*\i], v[STAGED+4+\i], v[STAGED+\i], s[LOW]
@@ -159,6 +213,7 @@ R"(
 .endm
 
 // ---- softmax
+// Excludes the kv rows from s[REMAINING] on: a score of -Inf gives P = 0.
 .macro mask
   v_mov_b32 v[T], 0xff800000
   .set i, 0
@@ -173,6 +228,7 @@ R"(
   .endr
 .endm
 
+// The maximum of M and a query row's scores: over the lane, over lanes 16 apart, over lanes 32 apart.
 .macro lane_maximum
   .irp q, 0, 1, 2
     v_max3_f32 v[X+\q], v[S+16*\q], v[S+16*\q+1], v[S+16*\q+2]
@@ -199,6 +255,8 @@ R"(
   .endr
 .endm
 
+// Where the maximum of a query tile rose, what was summed so far shrinks by 2^((M_old - M_new) c). Tiles in
+// which no row rose keep their bits, as the factor would be 1.
 .macro raise
   .irp q, 0, 1, 2
     s_cmp_lg_u64 s[RISES+2*\q:RISES+2*\q+1], 0
@@ -221,6 +279,9 @@ R"(
   .endr
 .endm
 
+// P = 2^(S c - M c) with one fma. M c is rounded down, so that the largest score of a row gives at least 1,
+// which v_exp_f32's clamp makes exactly 1. The others come out too large by at most 2^(1.5 ulp(M c)), which
+// below LIMIT is less than 2^-10 of them.
 .macro exponents
   .irp q, 0, 1, 2
     .set i, 0
@@ -231,6 +292,7 @@ R"(
   .endr
 .endm
 
+// Beyond LIMIT: P = 2^((S - M) c), exact where S = M however large |M|.
 .macro extreme_exponents
   .irp q, 0, 1, 2
     .set i, 0
@@ -257,29 +319,17 @@ R"(
   .endr
 .endm
 
-.macro round x, tmp
-  .if %[mode] == 0
-    v_bfe_u32 v[\tmp], v[\x], 16, 1
-    v_add3_u32 v[\x], v[\x], v[\tmp], s[ROUND]
-  .elseif %[mode] == 1
-    v_add_u32 v[\x], s[ROUND], v[\x]
+.macro round_tiles
+  round_tile 0
+  .if %[mode] == 2  // one instruction a pair: not worth its place behind an MFMA
+    round_tile 1
+    round_tile 2
+    round_tile 3
   .endif
 .endm
 
-.macro pack
-  .set i, 0
-  .rept 12
-    .irp r, 0, 1, 2, 3
-      round S+4*i+\r, T+16+\r
-    .endr
-    v_perm_b32 v[S+4*i], v[S+4*i+1], v[S+4*i], s[HIGH]
-    v_perm_b32 v[S+4*i+1], v[S+4*i+3], v[S+4*i+2], s[HIGH]
-    .set i, i+1
-  .endr
-.endm
-
 // ==== program
-  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0
+  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0  // DX10_CLAMP off: a clamped NaN stays NaN
   s_mov_b32 s[BUFFER+3], 0x00020000
   s_lshl_b32 s[TILE_BYTES], s[ROW_BYTES], 6
   s_mov_b32 s[ULP], 0x34000000
@@ -298,46 +348,48 @@ R"(
     .set i, i+1
   .endr
   .irp q, 0, 1, 2
-    v_mov_b32 v[M+\q], 0xff7fffff
-    v_mov_b32 v[NEGM+\q], 0x7f000000
+    v_mov_b32 v[M+\q], 0xff7fffff     // lowest finite: a row whose scores are all -Inf keeps it,
+    v_mov_b32 v[NEGM+\q], 0x7f000000  // and its P are 0
     v_mov_b32 v[SUM+\q], 0
   .endr
+
+  // tile 0 into LDS, tile 1 on its way; the second group starts half an iteration later
   s_mov_b32 s[ROWS], s[REMAINING]
-  fetch 20f, 21
-  deposit 22f, 23
+  fetch .Lfirst_tail%=, .Lfirst_full%=
+  deposit .Lfirst_key%=, .Lfirst_value%=
   s_sub_i32 s[ROWS], s[REMAINING], 64
-  fetch 24f, 25
+  fetch .Lsecond_tail%=, .Lsecond_full%=
   s_waitcnt lgkmcnt(0)
   s_barrier
   s_cmp_eq_u32 s[SECOND], 0
-  s_cbranch_scc1 3f
+  s_cbranch_scc1 .Lstart%=
   s_barrier
-3:
+.Lstart%=:
   s_setprio 1
   read_ahead 16
   multiply_steps 16, 31
   s_setprio 2
   s_barrier
-  multiply 31
+  multiply_second 31
 
-4:
+.Lsoftmax_phase%=:
   s_setprio 0
   v_xor_b32 v[READ_V], 0x4000, v[READ_V]
   v_xor_b32 v[READ_K], 0x4000, v[READ_K]
   v_xor_b32 v[READ_K+1], 0x4000, v[READ_K+1]
   s_cmp_lt_i32 s[REMAINING], 64
-  s_cbranch_scc1 26f
-27:
-  .p2align 3
+  s_cbranch_scc1 .Lmask%=
+.Lmasked%=:
+  .p2align 3  // instructions of 8 bytes that straddle a fetch window of 32 take longer
   lane_maximum
   s_cmp_le_i32 s[REMAINING], 64
-  s_cbranch_scc1 28f
-  deposit 30f, 31
+  s_cbranch_scc1 .Llast_maximum%=
+  deposit .Lkey%=, .Lvalue%=
   s_waitcnt lgkmcnt(4)
   half_maximum
   s_sub_i32 s[ROWS], s[REMAINING], 128
-  fetch 32f, 33
-29:
+  fetch .Ltail%=, .Lfull%=
+.Lmaximum%=:
   s_waitcnt lgkmcnt(0)
   .irp q, 0, 1, 2
     v_max_f32 v[X+\q], v[X+\q], v[T+16+\q]
@@ -345,63 +397,77 @@ R"(
   .endr
   s_or_b64 vcc, s[RISES:RISES+1], s[RISES+2:RISES+3]
   s_or_b64 vcc, vcc, s[RISES+4:RISES+5]
-  s_cbranch_scc0 7f
+  s_cbranch_scc0 .Lsettled%=
   raise
-7:
+.Lsettled%=:
   s_cmp_lg_u64 s[EXTREME:EXTREME+1], 0
-  s_cbranch_scc1 34f
+  s_cbranch_scc1 .Lextreme%=
   .p2align 3
   exponents
-35:
+.Lexponents%=:
   probabilities
   .p2align 3
-  pack
+  round_tiles
   read_ahead 0
   s_sub_i32 s[REMAINING], s[REMAINING], 64
   s_cmp_le_i32 s[REMAINING], 0
-  s_cbranch_scc1 8f
-  s_waitcnt lgkmcnt(4)
+  s_cbranch_scc1 .Lfinish%=
+  s_waitcnt lgkmcnt(4)  // what was deposited is in LDS, the fragments read ahead need not be here
   s_barrier
+
+  // matrix phase; its last three MFMAs run while the other group starts
   s_setprio 1
   multiply_steps 0, 31
   s_setprio 2
   s_barrier
-  multiply 31
-  s_branch 4b
+  multiply_second 31
+  s_branch .Lsoftmax_phase%=
 
-20:
-  fetch_tail 21b
-22:
+.Lfinish%=:
+  s_cmp_lg_u32 s[SECOND], 0
+  s_cbranch_scc1 .Llast_product%=
+  s_barrier  // the one that the second group had at its start
+.Llast_product%=:
+  multiply_steps 0, 15
+  multiply_second 15
+  s_waitcnt vmcnt(0)  // fetches of tiles that aren't there
+  s_nop 7             // the compiler doesn't know that MFMAs are running
+  s_branch .Lend%=
+
+// ---- out of the way
+.Lfirst_tail%=:
+  fetch_tail .Lfirst_full%=
+.Lfirst_key%=:
   deposit_key
-  s_branch 23b
-24:
-  fetch_tail 25b
-26:
+  s_branch .Lfirst_value%=
+.Lsecond_tail%=:
+  fetch_tail .Lsecond_full%=
+.Lmask%=:
   mask
-  s_branch 27b
-28:
+  s_branch .Lmasked%=
+.Llast_maximum%=:
   s_waitcnt lgkmcnt(0)
   half_maximum
-  s_branch 29b
-30:
+  s_branch .Lmaximum%=
+.Lkey%=:
   deposit_key
-  s_branch 31b
-32:
-  fetch_tail 33b
-34:
+  s_branch .Lvalue%=
+.Ltail%=:
+  fetch_tail .Lfull%=
+.Lextreme%=:
   extreme_exponents
-  s_branch 35b
-
-8:
-  s_cmp_lg_u32 s[SECOND], 0
-  s_cbranch_scc1 9f
-  s_barrier
-9:
-  multiply_steps 0, 15
-  multiply 15
-  s_waitcnt vmcnt(0)
-  s_nop 7
-.irp name, mma, mma_first, read_fragment, multiply, read_ahead, multiply_steps, fetch, fetch_tail, deposit_key, deposit_value, deposit, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities, round, pack
+  s_branch .Lexponents%=
+.Lend%=:
+.irp name, mma, mma_first, round, round_slot, round_tile, round_tiles, round_behind
+  .purgem \name
+.endr
+.irp name, read_fragment, read_ahead, multiply_first, multiply_second, multiply_steps
+  .purgem \name
+.endr
+.irp name, fetch, fetch_tail, deposit_key, deposit_value, deposit
+  .purgem \name
+.endr
+.irp name, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities
   .purgem \name
 .endr
 )"

@@ -130,8 +130,8 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call, launch.first_batch);
     if (const hipError_t error =
-            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2],
-                                     plan.threads(), 1, 1, 0, stream, nullptr, extra))
+            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2], plan.threads(),
+                                     1, 1, 0, stream, nullptr, extra))
       hip.fail(error, launch_text((pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch));
   }
 }

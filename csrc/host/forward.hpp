@@ -23,7 +23,7 @@ struct ForwardCall {
   Strides query_strides, key_strides, value_strides, out_strides;
   double scale;  // of the scores, before softmax
   RoundMode rounding;
-  uint64_t stream;  // hipStream_t
+  uint64_t stream;                                   // hipStream_t
   std::optional<DenseKernel> kernel = std::nullopt;  // none: the plan's choice
 };
 

@@ -18,16 +18,8 @@ constexpr int64_t kMaxSequence =
     std::numeric_limits<int32_t>::max() - std::max(kQueryRowsPerWorkgroup, kKvRowsPerTile);
 
 constexpr std::array<KernelTraits, 2> kKernelTraits = {{
-    {"forward",
-     kQueryRowsPerWorkgroup,
-     kThreadsPerWorkgroup,
-     {5500, 5400},
-     KernelTraits::Clocks{7700, 7750}},
-    {"pingpong",
-     kPingpongQueryRowsPerWorkgroup,
-     kPingpongThreadsPerWorkgroup,
-     {11900, 6590},
-     std::nullopt},
+    {"forward", kQueryRowsPerWorkgroup, kThreadsPerWorkgroup, {5500, 5400}, KernelTraits::Clocks{7700, 7750}},
+    {"pingpong", kPingpongQueryRowsPerWorkgroup, kPingpongThreadsPerWorkgroup, {11900, 6590}, std::nullopt},
 }};
 
 // A dispatch counts work-items in 32 bits.

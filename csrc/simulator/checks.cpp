@@ -14,6 +14,10 @@ std::string register_name(unsigned vector) {
   return vector < 256 ? "v" + std::to_string(vector) : "a" + std::to_string(vector - 256);
 }
 
+std::string first_lane(const Wave& wave) {
+  return wave.exec() ? "lane " + std::to_string(__builtin_ctzll(wave.exec())) : "no lane";
+}
+
 void rebuild_watch(WaveChecks& checks) {
   uint64_t watch = 0;
   uint32_t scalar_watch = 0, lds_transfers = 0;
@@ -46,8 +50,8 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
 void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
              const char* counter) {
   report_finding(wave, step, "waits",
-                 "touches " + name + " before an s_waitcnt " + counter +
-                     " covers the load into it: " + describe(wave, load));
+                 (name[0] == 's' ? "" : first_lane(wave) + " ") + "touches " + name +
+                     " before an s_waitcnt " + counter + " covers the load into it: " + describe(wave, load));
 }
 
 bool reads(const Instruction& instruction, const RegisterRange& range) {
@@ -81,8 +85,9 @@ void check_pending(Wave& wave, const Step& step, const StepDetail& detail, const
 struct Requirement {
   unsigned states = 0;
   const char* what = "";
-  void demand(unsigned at_least, const char* reason) {
-    if (at_least > states) *this = {at_least, reason};
+  unsigned vector = 0;  // the first register that both touch
+  void demand(unsigned at_least, const char* reason, const RegisterRange& one, const RegisterRange& other) {
+    if (at_least > states) *this = {at_least, reason, std::max(one.first, other.first)};
   }
 };
 
@@ -90,14 +95,15 @@ Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
   const bool small = made.passes == 4;  // of the two float64 forms
   const unsigned operand_states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  if (now.a.overlaps(made.result)) needed.demand(operand_states, "reads as operand A");
-  if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B");
+  if (now.a.overlaps(made.result)) needed.demand(operand_states, "reads as operand A", now.a, made.result);
+  if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B", now.b, made.result);
   if (now.c == made.result) {
-    if (made.passes == 2) needed.demand(2, "reads as operand C");
-    if (made.float64 && small && now.float64 && now.passes == 4) needed.demand(4, "reads as operand C");
+    if (made.passes == 2) needed.demand(2, "reads as operand C", now.c, made.result);
+    if (made.float64 && small && now.float64 && now.passes == 4)
+      needed.demand(4, "reads as operand C", now.c, made.result);
   } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
     needed.demand(made.float64 ? (small ? 4u : 9u) : made.passes + (made.xdl ? 1u : 0u),
-                  "reads as an overlapping operand C");
+                  "reads as an overlapping operand C", now.c, made.result);
   }
   return needed;
 }
@@ -106,13 +112,16 @@ Requirement required_by_other(const Instruction& instruction, const StepDetail& 
   const bool memory = now.effect != Effect::kNone, small = made.passes == 4;
   const unsigned states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  for (unsigned i = 0; i < instruction.read_count; ++i)
-    if (made.result.overlaps({instruction.reads[i].first, instruction.reads[i].count}))
-      needed.demand(made.float64 && memory ? (small ? 9u : 18u) : states, "touches");
+  for (unsigned i = 0; i < instruction.read_count; ++i) {
+    const RegisterRange read{instruction.reads[i].first, instruction.reads[i].count};
+    if (made.result.overlaps(read))
+      needed.demand(made.float64 && memory ? (small ? 9u : 18u) : states, "touches", read, made.result);
+  }
   for (unsigned i = 0; i < instruction.write_count; ++i) {
     const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
-    if (made.result.overlaps(written)) needed.demand(states, "touches");
-    if (made.xdl && written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
+    if (made.result.overlaps(written)) needed.demand(states, "touches", written, made.result);
+    if (made.xdl && written.overlaps(made.c))
+      needed.demand(made.passes - 1u, "overwrites operand C and so", written, made.c);
   }
   return needed;
 }
@@ -133,9 +142,10 @@ void check_matrix(Wave& wave, const Step& step, const StepDetail& now, const Ins
                                    : required_by_other(instruction, now, *entry.detail);
     if (elapsed < needed.states)
       report_finding(wave, step, "wait_states",
-                     std::string(needed.what) + " the result of a matrix instruction after " +
-                         std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) +
-                         ": " + describe(wave, *entry.step));
+                     name_vector(wave, needed.vector) + ": " + needed.what +
+                         " the result of a matrix instruction after " + std::to_string(elapsed) +
+                         " wait states; it takes " + std::to_string(needed.states) + ": " +
+                         describe(wave, *entry.step));
     ++i;
   }
   if (expired) rebuild_watch(checks);
@@ -183,6 +193,10 @@ bool WaveChecks::is_outstanding(uint64_t wanted) const {
   for (int i = 0; i < lgkm_count; ++i)
     if (lgkm[static_cast<size_t>(i)].serial == wanted) return true;
   return false;
+}
+
+std::string name_vector(const Wave& wave, unsigned vector) {
+  return register_name(vector) + " of " + first_lane(wave);
 }
 
 uint64_t WaveChecks::completed() const {
@@ -298,14 +312,15 @@ bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end) {
   return false;
 }
 
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end) {
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane) {
   if (!wave.checks.report_waits) return;
   for (int i = 0; i < wave.checks.vector_memory_count; ++i) {
     const Outstanding& load = wave.checks.vector_memory[static_cast<size_t>(i)];
     if (load.lds_begin < end && begin < load.lds_end)
       report_finding(
           wave, step, "waits",
-          "touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
+          "lane " + std::to_string(lane) + " touches LDS byte " +
+              std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
               " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
   }
 }

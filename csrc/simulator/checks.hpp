@@ -57,6 +57,8 @@ struct WaveChecks {
 
 // Ends the launch with what a check has found or, where findings are collected, lists it.
 void report_finding(const Wave& wave, const Step& step, const char* check, const std::string& reason);
+// "v3 of lane 0", the first active lane; accumulators are numbered from 256.
+std::string name_vector(const Wave& wave, unsigned vector);
 // Wait states that `consumer` needs behind the matrix instruction `producer`.
 unsigned matrix_requirement(const class Program& program, const Step& producer, const Step& consumer);
 
@@ -73,7 +75,8 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt);
 void mark_lds_transfer(Wave& wave, uint32_t first);
 // Whether a transfer into LDS that this wave issued is still to write some byte of [begin, end).
 bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end);
-// Throws when a byte of [begin, end) is still to be written by a transfer into LDS that this wave issued.
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end);
+// Throws when a byte of [begin, end), a lane's, is still to be written by a transfer into LDS that this wave
+// issued.
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane);
 
 }  // namespace gfx942

@@ -27,8 +27,7 @@ void* DeviceMemory::allocate(uint64_t bytes, MemoryKind kind) {
   if (bytes <= kPoisonedBytes) std::memset(memory->begin(), 0xFF, bytes);
   std::lock_guard lock(locks().memory);
   uint8_t* begin = memory->begin();
-  if (kind == MemoryKind::kDevice)
-    UnwrittenMemory::instance().add(reinterpret_cast<uint64_t>(begin), bytes);
+  if (kind == MemoryKind::kDevice) UnwrittenMemory::instance().add(reinterpret_cast<uint64_t>(begin), bytes);
   allocations_[reinterpret_cast<uint64_t>(begin)] = {std::move(memory), bytes, kind};
   allocated_ += bytes;
   return begin;

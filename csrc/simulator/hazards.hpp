@@ -13,6 +13,8 @@ namespace gfx942 {
 struct StateRequirement {
   unsigned states = 0;  // 0: none
   const char* reason = "";
+  // The register that the two have in common, where the rule is about one.
+  int vector = -1, scalar = -1;
 };
 
 // The most that any rule of this table asks for.

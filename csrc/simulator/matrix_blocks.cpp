@@ -1,9 +1,8 @@
 // The less common matrix instructions: several blocks at once, float64, xf32, and 8-bit floats. One element
 // at a time.
 //
-// Each of kBlocks independent blocks is D = A * B + C with kSize rows and columns. Lane l holds kPerLane
-// elements of row l % kSize of A and of column l % kSize of B; l / kSize counts the blocks or, where there is
-// only one, the groups of kPerLane consecutive k.
+// Each of kBlocks independent blocks is D = A * B + C with kSize rows and columns. Lanes count the rows of A,
+// or columns of B, then the blocks, then the groups of kPerLane consecutive k that a lane holds.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -115,6 +114,7 @@ struct Position {
 // Where C and D keep an element of a block.
 template <int kSize, bool kDouble>
 Position position(int block, int row, int column) {
+  if (kSize == 4 && kDouble) return {0, 16 * block + 4 * row + column};
   if (kSize == 4) return {row, 4 * block + column};
   if (kDouble) return {row / 4, row % 4 * 16 + column};
   if (kSize == 16) return {4 * block + row % 4, row / 4 * 16 + column};
@@ -126,7 +126,7 @@ void blocks(Wave& wave, const Step& step) {
   using Sum = typename A::Sum;
   constexpr bool kDouble = A::kBits == 64;
   constexpr int kRegisters = kSize * kSize * kBlocks / kLanes;
-  constexpr int kDepth = kBlocks == 1 ? kPerLane * kLanes / kSize : kPerLane;
+  constexpr int kDepth = kPerLane * kLanes / (kSize * kBlocks);
   const uint32_t *a = source(wave, step.src[0]), *b = source(wave, step.src[1]),
                  *c = source(wave, step.src[2]);
   const bool constant = step.src[2] >> 32 != 0;
@@ -144,7 +144,7 @@ void blocks(Wave& wave, const Step& step) {
         std::memcpy(&sum, &bits, sizeof sum);
         uint64_t x[kDepth], y[kDepth];
         for (int k = 0; k < kDepth; ++k) {
-          const int first = (kBlocks == 1 ? k / kPerLane : block) * kSize;
+          const int first = (block + kBlocks * (k / kPerLane)) * kSize;
           x[k] = element_bits<A>(a, first + row, k % kPerLane);
           y[k] = element_bits<B>(b, first + column, k % kPerLane);
         }
@@ -183,6 +183,7 @@ void install_matrix_blocks(HandlerTable& table) {
   table[Op::V_MFMA_F32_16X16X8_XF32] = blocks<Reduced, Reduced, 16, 1, 2>;
   table[Op::V_MFMA_F32_32X32X4_XF32] = blocks<Reduced, Reduced, 32, 1, 2>;
   table[Op::V_MFMA_F64_16X16X4_F64] = blocks<Double, Double, 16, 1, 1>;
+  table[Op::V_MFMA_F64_4X4X4_4B_F64] = blocks<Double, Double, 4, 4, 1>;
   table[Op::V_MFMA_F32_16X16X32_FP8_FP8] = blocks<Fp8Element, Fp8Element, 16, 1, 8>;
   table[Op::V_MFMA_F32_16X16X32_FP8_BF8] = blocks<Fp8Element, Bf8Element, 16, 1, 8>;
   table[Op::V_MFMA_F32_16X16X32_BF8_FP8] = blocks<Bf8Element, Fp8Element, 16, 1, 8>;

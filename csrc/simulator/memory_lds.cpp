@@ -55,7 +55,7 @@ struct LdsAddresses {
       // The box around all lanes first: it seldom meets a transfer.
       if (lds_transfer_pending(wave, lowest, highest + bytes)) {
         for (int lane = 0; lane < kLanes; ++lane)
-          if (exec >> lane & 1) check_lds_access(wave, step, first[lane], first[lane] + bytes);
+          if (exec >> lane & 1) check_lds_access(wave, step, first[lane], first[lane] + bytes, lane);
       }
     }
   }

@@ -34,9 +34,9 @@ void check_resources(const Wave& wave, const Issued& now, const LaunchObservatio
                        kind);
   };
   if (traits.highest_vgpr >= launch.vgprs)
-    refuse("v" + std::to_string(traits.highest_vgpr), launch.vgprs, "VGPRs");
+    refuse(name_vector(wave, static_cast<unsigned>(traits.highest_vgpr)), launch.vgprs, "VGPRs");
   if (traits.highest_agpr >= launch.agprs)
-    refuse("a" + std::to_string(traits.highest_agpr), launch.agprs, "AGPRs");
+    refuse(name_vector(wave, 256u + static_cast<unsigned>(traits.highest_agpr)), launch.agprs, "AGPRs");
   if (traits.highest_sgpr >= launch.sgprs)
     refuse("s" + std::to_string(traits.highest_sgpr), launch.sgprs, "SGPRs");
 }
@@ -48,7 +48,10 @@ void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) 
   const AddressSpace& memory = *wave.group->launch->memory;
   if (memory.find(accesses.buffer_base, accesses.buffer_bytes)) return;
   const Region* begins = memory.find(accesses.buffer_base, 1);
-  std::string reason = "the buffer [" + hexadecimal(accesses.buffer_base) + ", " +
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const unsigned resource = instruction.src[instruction.encoding == Encoding::kSmem ? 0 : 1].index;
+  std::string reason = "the buffer in s[" + std::to_string(resource) + ":" + std::to_string(resource + 3) +
+                       "], [" + hexadecimal(accesses.buffer_base) + ", " +
                        hexadecimal(accesses.buffer_base + accesses.buffer_bytes) +
                        ") reaches outside registered memory";
   if (begins)
@@ -67,8 +70,8 @@ void record_races(Wave& wave, const Step& step, const Accesses& accesses, uint64
   if (accesses.lds_kind != Access::kNone)
     group.lds_races.access(wave, step, accesses.lds, accesses.lds_kind, epoch);
   if (accesses.memory_kind != Access::kNone && !accesses.memory.empty())
-    wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind, epoch,
-                                                         serial);
+    wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind,
+                                                         epoch, serial);
 }
 
 // What a memory instruction that is about to execute tells other workgroups.
@@ -140,7 +143,8 @@ void deliver(Wave& wave, InFlight& entry) {
   for (const auto& [byte, contents] : entry.lds) wave.group->lds[byte] = contents;
 }
 
-// Loads into registers appear in the order of their issue, as do LDS accesses; anything else whenever it likes.
+// Loads into registers appear in the order of their issue, as do LDS accesses; anything else whenever it
+// likes.
 enum class Queue { kVectorLoad, kLds, kNone };
 Queue queue_of(const Wave& wave, const InFlight& entry) {
   switch (static_cast<Effect>(entry.step->effect)) {
@@ -320,7 +324,8 @@ void observe_group(GroupObservation& observation, const Workgroup& group, size_t
   observation.acquires.clear();
   observation.waves.resize(wave_count);
   const auto& id = group.id;
-  observation.random = group.launch->delivery_seed ^ uint64_t{id[0]} << 40 ^ uint64_t{id[1]} << 24 ^ uint64_t{id[2]} << 8;
+  observation.random = group.launch->delivery_seed ^ uint64_t{id[0]} << 40 ^ uint64_t { id[1] } << 24 ^
+                       uint64_t { id[2] } << 8;
   next_random(observation.random);
 }
 
@@ -423,7 +428,8 @@ void run_wave_observed(Wave& wave, int quantum) {
     own.at_barrier = false;
     ++own.epoch;
     if (launch.checks.races)
-      for (const InFlight& entry : own.in_flight) record_races(wave, *entry.step, entry.accesses, entry.serial);
+      for (const InFlight& entry : own.in_flight)
+        record_races(wave, *entry.step, entry.accesses, entry.serial);
   }
   for (; quantum > 0 || wave.status == WaveStatus::kIndexing; --quantum) {
     const Step& step = *wave.next;

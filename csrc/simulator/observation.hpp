@@ -43,9 +43,9 @@ struct InFlight {
 struct WaveObservation {
   WaveShadow shadow;
   std::vector<InFlight> in_flight;
-  uint32_t epoch = 0;       // barriers passed
+  uint32_t epoch = 0;  // barriers passed
   WriteBack write_back;
-  bool at_barrier = false;  // the next instruction is the first of a new epoch
+  bool at_barrier = false;          // the next instruction is the first of a new epoch
   Accesses accesses;                // of the instruction that executes
   std::vector<uint8_t> lds_before;  // what it will overwrite
   uint64_t steps = 0;

@@ -12,7 +12,7 @@ struct Options {
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
-  uint64_t delivery_seed = 0;  // of Delivery::kRandom
+  uint64_t delivery_seed = 0;     // of Delivery::kRandom
   bool collect_findings = false;  // under observation a finding is listed and execution goes on
   MatrixArithmetic matrix = MatrixArithmetic::kExact;
   enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one

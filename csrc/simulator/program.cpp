@@ -536,7 +536,8 @@ void Program::prepare_step(uint32_t index) {
     for (unsigned i = 0; i < 3; ++i) step.src[i] = vector_source(instruction.src[i], i, step);
     detail.passes = matrix_passes(instruction.op);
     detail.xdl = is_xdl(instruction.op);
-    detail.float64 = instruction.op == Op::V_MFMA_F64_16X16X4_F64 || instruction.op == Op::V_MFMA_F64_4X4X4_4B_F64;
+    detail.float64 =
+        instruction.op == Op::V_MFMA_F64_16X16X4_F64 || instruction.op == Op::V_MFMA_F64_4X4X4_4B_F64;
     detail.ready = static_cast<uint8_t>(detail.float64 ? 2 * detail.passes + (detail.passes == 4 ? 1 : 2)
                                                        : detail.passes + (detail.xdl ? 3 : 2));
     detail.effect = Effect::kMatrix;

@@ -82,10 +82,12 @@ void report(const Wave& wave, const Step& step, const char* what, uint64_t byte,
 void access_byte(Wave& wave, const Step& step, const char* what, uint64_t address, ByteHistory& byte,
                  const Touch& now, Access kind) {
   const bool writes = kind != Access::kLoad;
-  if (conflicts(wave, byte.write, true, now, writes)) report(wave, step, what, address, now, writes, byte.write, true);
+  if (conflicts(wave, byte.write, true, now, writes))
+    report(wave, step, what, address, now, writes, byte.write, true);
   if (writes) {
     for (const Touch& reader : byte.read)
-      if (conflicts(wave, reader, false, now, writes)) report(wave, step, what, address, now, writes, reader, false);
+      if (conflicts(wave, reader, false, now, writes))
+        report(wave, step, what, address, now, writes, reader, false);
     byte.write = now;
   } else {
     remember_read(byte.read, now);
@@ -116,7 +118,8 @@ void add(Acquires& acquires, const Acquire& added) {
     if (acquire.from.group != added.from.group || acquire.from.wave != added.from.wave ||
         acquire.wave != added.wave)
       continue;
-    if (acquire.from.serial == added.from.serial && acquire.from.plain_serial == added.from.plain_serial) return;
+    if (acquire.from.serial == added.from.serial && acquire.from.plain_serial == added.from.plain_serial)
+      return;
     if (acquire.invalidated) continue;
     acquire = added;
     return;
@@ -221,7 +224,8 @@ void MemoryRaces::receive(Wave& wave, const std::vector<LaneRange>& ranges, uint
 
 void invalidate_caches(Wave& wave, uint32_t epoch) {
   for (Acquire& acquire : wave.group->observation->acquires) {
-    if (acquire.wave != wave.index || acquire.invalidated || wave.checks.is_outstanding(acquire.serial)) continue;
+    if (acquire.wave != wave.index || acquire.invalidated || wave.checks.is_outstanding(acquire.serial))
+      continue;
     acquire.invalidated = true;
     acquire.epoch = epoch;
   }

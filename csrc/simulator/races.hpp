@@ -4,9 +4,9 @@
 // the one and the issue of the other. An access lasts from its issue to the s_waitcnt that covers it, so one
 // that is in flight across a barrier is part of both epochs. Between workgroups nothing but messages orders:
 // caches of different XCDs are not coherent within a kernel. A message is a store or read-modify-write of
-// device scope, behind a completed buffer_wbl2 sc1 where plain stores are to be covered (those of device scope
-// need only have completed), that a load of device scope or a read-modify-write meets; plain loads see what it
-// covers behind a buffer_inv sc1 that follows the end of that load.
+// device scope, behind a completed buffer_wbl2 sc1 where plain stores are to be covered (those of device
+// scope need only have completed), that a load of device scope or a read-modify-write meets; plain loads see
+// what it covers behind a buffer_inv sc1 that follows the end of that load.
 #pragma once
 
 #include <array>
@@ -89,7 +89,8 @@ class MemoryRaces {
   void access(Wave& wave, const Step& step, const std::vector<LaneRange>& ranges, Access kind, uint32_t epoch,
               uint64_t serial);
   // Messages of an access of device scope: sent before it executes, received once it has.
-  void send(Wave& wave, const InstructionTraits& traits, const std::vector<LaneRange>& ranges, uint32_t epoch);
+  void send(Wave& wave, const InstructionTraits& traits, const std::vector<LaneRange>& ranges,
+            uint32_t epoch);
   void receive(Wave& wave, const std::vector<LaneRange>& ranges, uint32_t epoch, uint64_t serial);
 
  private:

@@ -207,6 +207,8 @@ void install_scalar_memory(HandlerTable& table) {
   table[Op::S_DCACHE_WB] = no_operation;
   table[Op::S_DCACHE_INV_VOL] = no_operation;
   table[Op::S_DCACHE_WB_VOL] = no_operation;
+  table[Op::S_ATC_PROBE] = no_operation;  // translates an address ahead of its use
+  table[Op::S_ATC_PROBE_BUFFER] = no_operation;
 }
 
 }  // namespace gfx942

@@ -20,17 +20,6 @@ bool is_vector(const Operand& operand) {
 std::string vector_name(unsigned r) {
   return r < 256 ? "v" + std::to_string(r) : "a" + std::to_string(r - 256);
 }
-std::string scalar_name(unsigned s) {
-  switch (s) {
-  case kVcc: return "vcc_lo";
-  case kVcc + 1: return "vcc_hi";
-  case kM0: return "m0";
-  case kExec: return "exec_lo";
-  case kExec + 1: return "exec_hi";
-  default: return "s" + std::to_string(s);
-  }
-}
-
 int first_lane(uint64_t mask) {
   return __builtin_ctzll(mask);
 }
@@ -47,8 +36,8 @@ bool is_swap(const Issued& now, Access kind) {
 
 void WaveShadow::report(const Wave& wave, const Step& step, const std::string& what, const char* reaches,
                         int lane) const {
-  std::string reason =
-      what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") + " was never written and reaches " + reaches;
+  std::string reason = what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") +
+                       " was never written and reaches " + reaches;
   if (unwritten_load_)
     reason += "; the wave read byte " + hexadecimal(unwritten_byte_) +
               " of memory that nothing has written: " + describe(wave, *unwritten_load_);
@@ -108,7 +97,7 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
   const InstructionTraits& traits = now.traits;
   const auto demand_scalars = [&](const char* reaches) {
     for (unsigned s = 0; s < kScalarRegisters; ++s)
-      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, scalar_name(s), reaches);
+      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, name_scalar(s), reaches);
   };
   const auto demand_lanes = [&](const Operand& operand, unsigned rows, uint64_t lanes, const char* reaches) {
     if (!is_vector(operand)) return;
@@ -157,13 +146,13 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
   if (traits.shape == Shape::kBitwise && b.kind != Operand::Kind::kNone) {
     const uint64_t missing = ~((scalar_bits(a) & scalar_bits(b)) | decided_bits(wave, instruction));
     const Operand& undefined = missing & ~scalar_bits(a) ? a : b;
-    if (missing) report(wave, step, scalar_name(undefined.index), "EXEC", first_lane(missing));
+    if (missing) report(wave, step, name_scalar(undefined.index), "EXEC", first_lane(missing));
   } else if (name.substr(0, 5) == "s_and" || traits.shape == Shape::kMove) {
     // s_and_saveexec needs its mask only where EXEC is 1.
     const uint64_t live = traits.shape == Shape::kMove ? kAll : wave.exec();
     for (const Operand& source : instruction.src)
       if (source.kind == Operand::Kind::kScalar && (live & ~scalar_bits(source)))
-        report(wave, step, scalar_name(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
+        report(wave, step, name_scalar(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
   } else {
     demand_scalars("EXEC");
   }
@@ -172,7 +161,8 @@ void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) 
 uint64_t WaveShadow::source_lanes(const Issued& now, unsigned i, unsigned result_row) const {
   const Instruction& instruction = now.instruction;
   const Operand& source = instruction.src[i];
-  if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2 && now.traits.flow == Flow::kWhole)
+  if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2 &&
+      now.traits.flow == Flow::kWhole)
     return scalar_bits(source);  // a lane mask
   if (!is_vector(source)) return lanes_of(source, 0);
   const auto every = [&] {
@@ -393,20 +383,21 @@ void WaveShadow::memory_access(const Wave& wave, const Issued& now, const Access
         vector_[r & 511] |= wave.exec();
   }
   if (unwritten.empty()) return;
+  const auto met_by = [&](const LaneRange& range, unsigned byte) {
+    const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
+    const uint64_t met = unwritten.find(range.address + byte, bytes);
+    if (met >= range.address + byte + bytes) return;
+    unwritten_load_ = &now.step;
+    unwritten_byte_ = met;
+    if (scalar)
+      scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] =
+          0;
+    else if (is_vector(instruction.dst))
+      define_lane(instruction.dst, byte / 4, range.lane, false);
+  };
   for (const LaneRange& range : accesses.memory) {
+    for (unsigned byte = 0; kind != Access::kStore && byte < range.bytes; byte += 4) met_by(range, byte);
     if (kind != Access::kLoad) unwritten.remove(range.address, range.bytes);
-    if (kind == Access::kStore) continue;
-    for (unsigned byte = 0; byte < range.bytes; byte += 4) {
-      const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
-      const uint64_t met = unwritten.find(range.address + byte, bytes);
-      if (met >= range.address + byte + bytes) continue;
-      unwritten_load_ = &now.step;
-      unwritten_byte_ = met;
-      if (scalar)
-        scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] = 0;
-      else if (is_vector(instruction.dst))
-        define_lane(instruction.dst, byte / 4, range.lane, false);
-    }
   }
 }
 

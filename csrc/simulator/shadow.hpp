@@ -1,8 +1,9 @@
 // Which contents of registers, LDS, private segments and memory have been written: shadow state, carried
 // through arithmetic, that tells when something never written reaches a store, an address, a branch or EXEC.
 //
-// A lane of a vector register, a bit of an SGPR and a byte of LDS or memory are either defined or not. A result
-// is defined where all its operands are; an instruction that writes a part of a register defines the whole.
+// A lane of a vector register, a bit of an SGPR and a byte of LDS or memory are either defined or not. A
+// result is defined where all its operands are; an instruction that writes a part of a register defines the
+// whole.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@ class WaveShadow {
   // As a launch leaves a wave: `scalars` SGPRs, flat_scratch, EXEC and v0 are written; nothing of its private
   // segments is.
   void reset(unsigned scalars, size_t scratch_bytes);
-  // Before the instruction executes: throws when it would store, address, branch or set EXEC by something never
-  // written.
+  // Before the instruction executes: throws when it would store, address, branch or set EXEC by something
+  // never written.
   void check(Wave& wave, const Issued& now, const Accesses& accesses) const;
   // Before the instruction executes: what its results will be.
   void propagate(Wave& wave, const Issued& now, const Accesses& accesses, GroupShadow& group);
@@ -56,8 +57,8 @@ class WaveShadow {
   std::array<uint64_t, 512> vector_{};  // defined lanes
   std::array<uint32_t, 128> scalar_{};  // defined bits
   bool scc_ = false;
-  std::vector<bool> scratch_;              // defined bytes, lane after lane
-  const Step* unwritten_load_ = nullptr;   // the latest that met unwritten memory
+  std::vector<bool> scratch_;             // defined bytes, lane after lane
+  const Step* unwritten_load_ = nullptr;  // the latest that met unwritten memory
   uint64_t unwritten_byte_ = 0;
 };
 

@@ -102,8 +102,8 @@ void describe_access(const Instruction& instruction, std::string_view name, Inst
                                                            : row.src[0].dwords;
   traits.element_bytes = static_cast<uint8_t>(element_bytes(name, 4 * dwords));
   traits.scope = instruction.sc1 || traits.access == Access::kAtomic ? Scope::kDevice
-                 : instruction.sc0                                    ? Scope::kWorkgroup
-                                                                      : Scope::kWave;
+                 : instruction.sc0                                   ? Scope::kWorkgroup
+                                                                     : Scope::kWave;
 }
 
 void list_scalars(const Instruction& instruction, std::string_view name, InstructionTraits& traits) {
@@ -244,6 +244,17 @@ InstructionTraits traits_of(const Instruction& instruction) {
        ((name == "v_cvt_sr_fp8_f32" || name == "v_cvt_sr_bf8_f32") && instruction.op_sel)))
     is |= kPartialResult;
   return traits;
+}
+
+std::string name_scalar(unsigned s) {
+  switch (s) {
+  case kVcc: return "vcc_lo";
+  case kVcc + 1: return "vcc_hi";
+  case kM0: return "m0";
+  case kExec: return "exec_lo";
+  case kExec + 1: return "exec_hi";
+  default: return "s" + std::to_string(s);
+  }
 }
 
 const InstructionTraits& Program::traits(const Step& step) const {

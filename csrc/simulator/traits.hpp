@@ -4,6 +4,7 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "program.hpp"
@@ -93,7 +94,7 @@ struct InstructionTraits {
   bool reads_scc = false, writes_scc = false;
 
   Access access = Access::kNone;
-  bool lds = false;           // DS access to LDS
+  bool lds = false;  // DS access to LDS
   Scope scope = Scope::kWave;
   uint8_t element_bytes = 0;  // a lane's, or a scalar load's
   uint16_t pair_unit = 0;     // ds_*2: bytes that its two offsets count in
@@ -102,6 +103,8 @@ struct InstructionTraits {
 };
 
 InstructionTraits traits_of(const Instruction& instruction);
+// "s8", "vcc_lo", "m0", ...
+std::string name_scalar(unsigned scalar);
 
 // An instruction as it issues, with the registers that it really touches.
 struct Issued {

@@ -190,6 +190,7 @@ void no_operation(Wave&, const Step&) {}
 
 void install_vector_lane(HandlerTable& table) {
   table[Op::V_NOP] = no_operation;
+  table[Op::V_CLREXCP] = no_operation;  // exceptions are not modelled
   table[Op::V_READFIRSTLANE_B32] = read_first_lane;
   table[Op::V_READLANE_B32] = read_lane;
   table[Op::V_WRITELANE_B32] = write_lane;

@@ -101,6 +101,9 @@ def sustained(device: Device, workload: Workload, seconds: float, warm_up: float
         "reference_by_events_ghz": of the constant clock, "during": {value, low, high, samples} or None}
     """
     module = device.module(_C.calibration_code_object(device.target.architecture))
+    if seconds:  # the first launch also loads the kernel
+        workload.launch()
+        device.synchronize()
     once = device.elapsed_ms(workload.launch)
     for _ in range(math.ceil(warm_up * 1000 / once)):
         workload.launch()

@@ -153,7 +153,7 @@ class Judge:
     def __init__(self, code_object: bytes, kernel: str, chosen=problems.PROBLEMS):
         self.code_object, self.kernel = code_object, kernel
         self._module = simulator.Module(code_object)
-        self._operands = [problems.Operands.draw(problem) for problem in chosen]
+        self._operands = [problems.operands_of(problem) for problem in chosen]
         simulator.reset_statistics()
         with simulator.checking("all"):
             self._intact = [problems.launch(self._module, kernel, operands) for operands in self._operands]
@@ -167,7 +167,7 @@ class Judge:
             module = simulator.Module(
                 self.code_object[:place] + patched + self.code_object[place + len(patched) :]
             )
-        for delivery in ("early", "late"):
+        for delivery in problems.deliveries(seeds=1):
             for operands, intact in zip(self._operands, self._intact, strict=True):
                 with simulator.checking("all", mutation=mutant.option, delivery=delivery):
                     try:

@@ -61,6 +61,20 @@ PROBLEMS = (
     Problem(129, 65, lse=False, strided=True),
 )
 
+# For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles,
+# part-filled ones, a second workgroup with waves without rows, shared KV heads.
+PINGPONG_PROBLEMS = (
+    Problem(1, 3),
+    Problem(20, 21),
+    Problem(40, 189),
+    Problem(390, 76, heads=2, kv_heads=1, strided=True, lse=False),
+)
+
+
+def deliveries(seeds: int) -> tuple[str, ...]:
+    """Values of the simulator's option `delivery`: the two extremes and `seeds` random ones."""
+    return ("early", "late", *(f"random:{seed}" for seed in range(1, seeds + 1)))
+
 
 @dataclasses.dataclass
 class Operands:
@@ -124,6 +138,29 @@ def arguments_of(operands: Operands) -> bytes:
     )
 
 
+def problems_for(kernel: str, chosen=()) -> tuple:
+    """What a kernel of this package's interface is run on, by its name: `chosen`, made its own where the
+    kernel takes lists, or its full set."""
+    from . import skip_problems
+
+    if kernel.endswith("skip_order"):
+        return skip_problems.ORDER_PROBLEMS
+    if "skip" in kernel:
+        return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
+    return tuple(chosen) or (PINGPONG_PROBLEMS if "pingpong" in kernel else PROBLEMS)
+
+
+def operands_of(problem, seed: int = 0):
+    """Inputs and poisoned outputs of any problem."""
+    from . import skip_problems
+
+    kinds = {
+        skip_problems.OrderProblem: skip_problems.OrderOperands,
+        skip_problems.SkipProblem: skip_problems.SkipOperands,
+    }
+    return kinds.get(type(problem), Operands).draw(problem, seed)
+
+
 @contextlib.contextmanager
 def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
@@ -145,6 +182,8 @@ def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[b
     Raises:
         SimulatorError: the kernel failed, or a check that ends launches found something.
     """
+    if hasattr(operands, "launch"):
+        return operands.launch(module, kernel)
     problem = operands.problem
     operands.poison()
     sizes = (problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv)

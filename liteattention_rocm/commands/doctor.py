@@ -38,6 +38,7 @@ def collect() -> dict:
         "hip_library": {},
         "sglang": _sglang(notes),
         "aiter": None,
+        "skip_lists": [],
         "problems": problems,
         "notes": notes,
     }
@@ -55,9 +56,34 @@ def collect() -> dict:
             "PyTorch is missing: install its ROCm build on an MI300X, any build for simulated runs"
         )
         return report
+    report["skip_lists"] = skip_list_memory()
     _devices(report, problems, notes)
     _aiter(report, notes)
     return report
+
+
+# Wan2.1: (model, self-attention layers, heads), and 81 frames in latent tokens.
+WAN_MODELS = (("1.3B", 30, 12), ("14B", 40, 40))
+WAN_SIZES = (("480p", 21 * 30 * 52), ("720p", 21 * 45 * 80))
+CFG_BRANCHES = 2
+
+
+def skip_list_memory() -> list[dict]:
+    """Memory of LiteAttention's lists for all layers of a model, as bits and as the field's int16 ranges."""
+    from ..lite import lists
+
+    return [
+        {
+            "model": model,
+            "size": size,
+            "tokens": tokens,
+            "bytes": copies * lists.list_bytes(1, heads, tokens, tokens),
+            "int16_bytes": copies * lists.range_bytes(1, heads, tokens, tokens),
+        }
+        for model, layers, heads in WAN_MODELS
+        for size, tokens in WAN_SIZES
+        for copies in [CFG_BRANCHES * layers]
+    ]
 
 
 def _version(distribution: str) -> str | None:
@@ -70,7 +96,7 @@ def _version(distribution: str) -> str | None:
 def _devices(report: dict, problems: list, notes: list) -> None:
     import torch
 
-    from .. import dispatch, runtime
+    from .. import dispatch, runtime, verdicts
 
     hip = torch.version.hip
     report["torch"] = {"version": torch.__version__, "hip": hip, "cuda": torch.version.cuda}
@@ -85,7 +111,15 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         try:
             if device != "cpu":
                 entry["name"] = torch.cuda.get_device_name(device)
-            entry |= _served(dispatch.serving(torch.device(device)), device)
+            kernel = dispatch.serving(torch.device(device))
+            entry |= _served(kernel, device)
+            if kernel.name == "hip":
+                entry["refused"] = sorted(verdicts.refused(kernel.target))
+                if entry["refused"]:
+                    problems.append(
+                        f"{device}: {', '.join(entry['refused'])} failed the self-test and will not run; "
+                        f"verdicts in {verdicts.file_of(kernel.target)}"
+                    )
         except Exception as error:  # a broken device must not hide the others
             entry |= {"served": False, "reason": str(error)}
             (problems if device == "cpu" else notes).append(f"{device}: {error}")
@@ -193,6 +227,11 @@ def _text(report: dict) -> str:
     )
     aiter = report["aiter"]["directory"] if report["aiter"] else "no code objects found"
     lines.append(f"AITER          {aiter}")
+    for entry in report["skip_lists"]:
+        lines.append(
+            f"skip lists     {entry['model']} at {entry['size']}: {entry['bytes'] / 1e6:.0f} MB, as int16 "
+            f"ranges {entry['int16_bytes'] / 1e6:.0f} MB"
+        )
     lines += [f"note           {note}" for note in report["notes"]]
     lines += [f"PROBLEM        {problem}" for problem in report["problems"]]
     return "\n".join(lines)

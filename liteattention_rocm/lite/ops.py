@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from .. import _C, arguments, dispatch, simulator, views
+from .. import _C, arguments, dispatch, runtime, simulator, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
@@ -15,8 +15,8 @@ NAME = "liteattention_rocm::attention_skip"
 torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
-    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, "
-    "Tensor? order=None) -> (Tensor out, Tensor lse)",
+    "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', "
+    "bool return_lse=False, Tensor? order=None) -> (Tensor out, Tensor lse)",
 )
 
 
@@ -102,6 +102,7 @@ def _attention_skip(
         )  # fmt: skip
         return out, lse
     target = kernel.target
+    verdicts.require(target, runtime.kernel_symbol("skip_forward", rounding))
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
@@ -180,6 +181,7 @@ def _skip_order(list):
             order[..., part] = first + counts[..., part].argsort(dim=-1, descending=True, stable=True)
         return counts, order
     target = kernel.target
+    verdicts.require(target, "attention_skip_order")
     list = list.contiguous()
     with contextlib.ExitStack() as memory:
         if target.library is not None:

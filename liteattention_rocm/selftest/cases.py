@@ -57,6 +57,7 @@ CASES = (
     Case("cross", "exact", 2, 1, 1, 40, 77, layout="bhsd"),
     Case("partial tiles", "exact", 1, 1, 1, 150, 331, fused=True),
     Case("grouped heads", "exact", 1, 4, 2, 65, 129),
+    Case("many rows", "exact", 1, 1, 1, 401, 140),
     Case("many tiles", "exact", 1, 1, 1, 17, 1030, layout="bhsd"),
     Case("self, ordinary", "bounded", 1, 2, 2, 200, 200),
     Case("cross, ordinary", "bounded", 2, 1, 1, 100, 77, layout="bhsd"),
@@ -112,13 +113,13 @@ def _exact(case: Case):
     key[row, row % _TILE] = 1
     key[row, _TILE + row // _TILE] = 1
     k = key[None, :, None].repeat(case.batch, 1, case.kv_heads, 1)
-    v = _hash(case.batch * case.seqlen_kv * case.kv_heads * HEAD_DIM, seed=1) % 15 - 7
+    v = random_bits(case.batch * case.seqlen_kv * case.kv_heads * HEAD_DIM, seed=1) % 15 - 7
     v = v.reshape(case.batch, case.seqlen_kv, case.kv_heads, HEAD_DIM)
     return q.bfloat16(), k.bfloat16(), v.bfloat16()
 
 
-def _hash(count: int, seed: int) -> torch.Tensor:
-    """int64 in [0, 2^32), mixed from the index by products and shifts that fit 64 bits."""
+def random_bits(count: int, seed: int) -> torch.Tensor:
+    """int64 [count] in [0, 2^32), mixed from the index by products and shifts that fit 64 bits."""
     x = torch.arange(count, dtype=torch.int64) * 0x9E3779B1 + seed * 0x85EBCA6B & _MASK
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
         x = (x ^ x >> shift) * factor & _MASK
@@ -130,7 +131,7 @@ def _ordinary(case: Case):
 
     def tensor(heads, rows, seed):
         count = case.batch * rows * heads * HEAD_DIM
-        total = sum((_hash(count, 4 * seed + i) >> 16) - 32768 for i in range(4))
+        total = sum((random_bits(count, 4 * seed + i) >> 16) - 32768 for i in range(4))
         values = total.to(torch.float64) / 65536 * math.sqrt(3)
         return values.reshape(case.batch, rows, heads, HEAD_DIM).to(torch.bfloat16)
 

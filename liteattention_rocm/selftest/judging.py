@@ -1,77 +1,54 @@
 """Runs the cases on a device and judges what comes back."""
 
 import functools
-import hashlib
 import json
 import math
-import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from .. import _C, ops, reference, runtime, verdicts
+from .. import _C, runtime, verdicts
 from ..calibration.hip import Device
-from ..rounding import ROUNDINGS
+from ..lite import lists
 from . import facts
-from .cases import CASES, Case
+from .cases import Case
+from .variants import Result, Variant, variants
 
 RECORD = Path(__file__).with_name("record.json")
 SCHEMA = 1
 # A bounded case may err by so much more than the simulator did: v_exp's last bit hardly moves the error.
 _ERROR_MARGIN = 1.25
 _LSE_MARGIN = 4.0  # v_exp, v_log and a float32 sum in the last bits
-_POISON = 0x7FA5
-_FORWARD = re.compile(r"attention_forward_(\w+)")
-
-
-def variants() -> dict[str, str | None]:
-    """Every kernel of the code object, and the rounding mode in which `attention` runs it; None: no case."""
-    names = {}
-    for name in _C.kernel_names():
-        match = _FORWARD.fullmatch(name)
-        names[name] = match[1] if match and match[1] in ROUNDINGS else None
-    return names
-
-
-@dataclass
-class Result:
-    """What one case gave: out in the case's layout and lse, on the CPU."""
-
-    out: torch.Tensor
-    lse: torch.Tensor
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(_bytes(self.out) + _bytes(self.lse)).hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def execute(case: Case, rounding: str, device: torch.device) -> Result:
-    """One case through `liteattention_rocm.attention`, onto a poisoned output."""
-    q, k, v = (tensor.to(device) for tensor in case.inputs())
-    if case.fused and case.layout == "bshd":  # .to() of a view makes it contiguous on another device
-        k, v = torch.stack((k, v), dim=2).unbind(2)
-    out = torch.full(q.shape, _POISON, dtype=torch.int16, device=device).view(torch.bfloat16)
-    _, lse = ops.attention(
-        q, k, v, out=out, scale=case.scale, layout=case.layout, rounding=rounding, return_lse=True
-    )
-    return Result(out.cpu(), lse.cpu())
 
 
 @functools.cache
-def _expected(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    return reference.attention(*case.inputs(), scale=case.scale, layout=case.layout)
+def scores(case: Case, variant: Variant) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled scores and V in float64, [batch, heads, rows, …]; −Inf where the kernel skips a tile."""
+    q, k, v = (t.double() if case.layout == "bhsd" else t.double().transpose(1, 2) for t in case.inputs())
+    k, v = (t.repeat_interleave(case.heads // case.kv_heads, dim=1) for t in (k, v))
+    result = q @ k.transpose(2, 3) * case.scale
+    if (kept := variant.kept(case)) is not None:
+        kept = kept.repeat_interleave(lists.QUERY_ROWS_PER_TILE, dim=2)[:, :, : case.seqlen_q]
+        kept = kept.repeat_interleave(lists.KV_ROWS_PER_TILE, dim=3)[..., : case.seqlen_kv]
+        result = result.masked_fill(~kept, -math.inf)
+    return result, v
 
 
-def _errors(case: Case, result: Result) -> tuple[float, float]:
+@functools.cache
+def _expected(case: Case, variant: Variant) -> tuple[torch.Tensor, torch.Tensor]:
+    """out in the case's layout and lse, float64."""
+    scaled, v = scores(case, variant)
+    out = torch.softmax(scaled, dim=-1) @ v
+    return (out if case.layout == "bhsd" else out.transpose(1, 2)), torch.logsumexp(scaled, dim=-1)
+
+
+def _errors(case: Case, variant: Variant, result: Result) -> tuple[float, float]:
     """Largest absolute errors of out and lse against float64."""
-    expected, lse = _expected(case)
-    return _largest(result.out.double() - expected), _largest(result.lse.double() - lse)
+    if variant.family == "order":
+        return 0.0, 0.0
+    out, lse = _expected(case, variant)
+    return _largest(result.out.double() - out), _largest(result.lse.double() - lse)
 
 
 def _largest(difference: torch.Tensor) -> float:
@@ -83,15 +60,14 @@ def _bfloat16_ulp(x: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.ones_like(x, dtype=torch.float64), exponent - 8)
 
 
-def _beyond_simulated(case: Case, result: Result, simulated: Result) -> float:
+def _beyond_simulated(case: Case, variant: Variant, result: Result, simulated: Result) -> float:
     """Largest difference from the simulated output over what v_exp's last bit can explain.
 
     That is a bfloat16 ulp of the output, and a probability that falls on the other side of a rounding
     boundary: a bfloat16 ulp of it, times V.
     """
-    q, k, v = (t.double() if case.layout == "bhsd" else t.double().transpose(1, 2) for t in case.inputs())
-    k = k.repeat_interleave(case.heads // case.kv_heads, dim=1)
-    largest = torch.softmax(q @ k.transpose(2, 3) * case.scale, dim=-1).max().item()
+    scaled, v = scores(case, variant)
+    largest = torch.softmax(scaled, dim=-1).max().item()
     difference = (result.out.double() - simulated.out.double()).abs()
     allowed = _bfloat16_ulp(torch.maximum(result.out.abs(), simulated.out.abs()))
     allowed = allowed + 2.0**-7 * largest * v.abs().max()
@@ -99,32 +75,28 @@ def _beyond_simulated(case: Case, result: Result, simulated: Result) -> float:
 
 
 def judge(
-    case: Case, recorded: dict, result: Result, exact: bool, simulated: Result | None
+    case: Case, variant: Variant, entry: dict, result: Result, exact: bool, simulated: Result | None
 ) -> tuple[bool, str, float]:
     """Whether a case passed, in words why, and how far it used its allowance (above 1: failed).
 
     Args:
-        recorded: the record's entry for variant and case.
+        entry: the record's, of variant and case.
         exact: whether bits must agree.
         simulated: a fresh simulation of the same case, where there is one.
     """
-    error, lse_error = _errors(case, result)
+    error, lse_error = _errors(case, variant, result)
     if exact:
-        if result.sha256 == recorded["sha256"]:
+        if result.sha256 == entry["sha256"]:
             return True, "all bits as recorded", 0.0
-        return (
-            False,
-            f"bits differ from the record; largest error {error:.2e}, of lse {lse_error:.2e}",
-            math.inf,
-        )
+        text = f"bits differ from the record; largest error {error:.2e}, of lse {lse_error:.2e}"
+        return False, text, math.inf
+    allowed, lse_allowed = _ERROR_MARGIN * entry["error"], _LSE_MARGIN * entry["lse_error"]
     used = {
-        f"error {error:.2e} of {_ERROR_MARGIN * recorded['error']:.2e}": error
-        / (_ERROR_MARGIN * recorded["error"]),
-        f"lse error {lse_error:.1e} of {_LSE_MARGIN * recorded['lse_error']:.1e}": lse_error
-        / (_LSE_MARGIN * recorded["lse_error"]),
+        f"error {error:.2e} of {allowed:.2e}": error / allowed,
+        f"lse error {lse_error:.1e} of {lse_allowed:.1e}": lse_error / lse_allowed,
     }
     if simulated is not None:
-        beyond = _beyond_simulated(case, result, simulated)
+        beyond = _beyond_simulated(case, variant, result, simulated)
         used[f"{beyond:.2f} of the allowed difference from the simulated output"] = beyond
     text, worst = max(used.items(), key=lambda item: item[1])
     return worst <= 1, text, worst
@@ -138,16 +110,17 @@ def recorded() -> dict[str, dict[str, dict]]:
 def record() -> dict:
     """Runs every case in the simulator and returns what record.json holds."""
     table = {}
-    for name, rounding in variants().items():
-        if rounding is None:
+    for name, variant in variants().items():
+        if variant is None:
             continue
         table[name] = {}
-        for case in CASES:
-            with verdicts.suspended():
-                result = execute(case, rounding, torch.device("cpu"))
-            error, lse_error = _errors(case, result)
+        for case in variant.cases:
+            result = variant.execute(case, torch.device("cpu"))
+            error, lse_error = _errors(case, variant, result)
             entry = {"sha256": result.sha256} if case.kind == "exact" else {}
-            table[name][case.name] = entry | {"error": _round_up(error), "lse_error": _round_up(lse_error)}
+            if variant.family != "order":
+                entry |= {"error": _round_up(error), "lse_error": _round_up(lse_error)}
+            table[name][case.name] = entry
     return {
         "schema": SCHEMA,
         "source": "the simulator: liteattention-rocm selftest --record",
@@ -180,17 +153,16 @@ def run(device: str = "cpu") -> dict:
     compare = None if chosen.simulated else _simulator()
     table, stored = recorded(), verdicts.load(chosen.target)
     reports, path = [], None
-    for name, rounding in variants().items():
-        if rounding is None or name not in table:
-            reports.append(
-                {"name": name, "verdict": verdicts.NOT_RUN, "worst": "there is no case for it", "cases": []}
-            )
+    for name, variant in variants().items():
+        if variant is None or name not in table:
+            missing = "there is no case for it" if variant is None else "nothing is recorded for it"
+            reports.append({"name": name, "verdict": verdicts.NOT_RUN, "worst": missing, "cases": []})
             continue
         before = dict(stored)
         stored[name] = {"verdict": verdicts.UNFINISHED, "worst": "the process ended during it"}
         verdicts.store(chosen.target, stored)
         try:
-            one = _variant(name, rounding, table[name], chosen, known, compare)
+            one = _judge_variant(variant, table[name], chosen, all(known.values()), compare)
         except BaseException:  # Ctrl-C says nothing about the kernel
             verdicts.store(chosen.target, before)
             raise
@@ -217,17 +189,16 @@ def _simulator() -> torch.device | None:
         return None
 
 
-def _variant(name, rounding, table, device: Device, known: dict[str, bool], compare) -> dict:
+def _judge_variant(variant: Variant, table: dict, device: Device, exact_hardware: bool, compare) -> dict:
     cases, worst, worst_text = [], -1.0, ""
-    for case in CASES:
-        exact = case.kind == "exact" and all(known.values())
+    for case in variant.cases:
+        exact = case.kind == "exact" and (exact_hardware or variant.family == "order")
         simulated = None
         try:
-            with verdicts.suspended():
-                result = execute(case, rounding, device.torch_device)
-                if compare is not None and not exact:
-                    simulated = execute(case, rounding, compare)
-            passed, text, used = judge(case, table[case.name], result, exact, simulated)
+            result = variant.execute(case, device.torch_device)
+            if compare is not None and not exact:
+                simulated = variant.execute(case, compare)
+            passed, text, used = judge(case, variant, table[case.name], result, exact, simulated)
         except RuntimeError as error:
             passed, text, used = False, str(error), math.inf
         cases.append(
@@ -241,9 +212,5 @@ def _variant(name, rounding, table, device: Device, known: dict[str, bool], comp
         if used > worst:
             worst, worst_text = used, f"{case.name}: {text}"
     failed = any(one["verdict"] == verdicts.FAIL for one in cases)
-    return {
-        "name": name,
-        "verdict": verdicts.FAIL if failed else verdicts.PASS,
-        "worst": worst_text,
-        "cases": cases,
-    }
+    verdict = verdicts.FAIL if failed else verdicts.PASS
+    return {"name": variant.name, "verdict": verdict, "worst": worst_text, "cases": cases}

@@ -56,9 +56,9 @@ class Shape:
 class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
-    source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one of
-    them; or "aiter". path: of another code object of ours, with the geometry and arguments of the installed
-    one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
+    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
     """
 
     source: str
@@ -74,7 +74,8 @@ class Kernel:
 
     @property
     def _plan_name(self) -> str:
-        return "" if self.source == "ours" else self.source
+        # Without a shape, "ours" is the kernel for large grids.
+        return "pingpong" if self.source == "ours" else self.source
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":

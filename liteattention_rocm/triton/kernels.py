@@ -71,7 +71,7 @@ def visit(
     ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
-    """One KV tile: the new accumulators, and by how many log2 units its best score leads the row's so far."""
+    """One KV tile: the new accumulators, and each row's lead, in log2: its best score over earlier ones."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
     if DESCRIBED == "bshd":
         k = key.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128]).T
@@ -165,7 +165,7 @@ def forward(
         ballots = tl.zeros([TALL], tl.int32)
         count = tl.load(counts + list_row)
         partial = tl.load(vote + words)
-        if BACKWARD:
+        if BACKWARD:  # noqa: SIM102 - a constant of the compilation
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
@@ -183,7 +183,7 @@ def forward(
             if (i % 32 == 31) | (i == count - 1):
                 tl.store(vote + i // 32, tl.reduce(ballots, 0, either))
                 ballots = tl.zeros([TALL], tl.int32)
-        if not BACKWARD:
+        if not BACKWARD:  # noqa: SIM102
             if partial != 0:
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/arguments.hpp"
+#include "device/skip_arguments.hpp"
 #include "hip_abi.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -73,6 +74,37 @@ std::string arguments_text(const liteattention_rocm::ForwardArguments& a) {
       << ", \"heads_per_kv_head\": " << a.heads_per_kv_head << ", \"scale\": " << a.scale
       << ", \"scale_log2e\": " << a.scale_log2e << ", \"query_sign_mask\": " << a.query_sign_mask << "}";
   return out.str();
+}
+
+std::string arguments_text(const liteattention_rocm::SkipArguments& a) {
+  const auto& base = static_cast<const liteattention_rocm::ForwardArguments&>(a);
+  std::ostringstream out;
+  out << "{\"forward\": " << arguments_text(base)
+      << ", \"read_list\": " << reinterpret_cast<uintptr_t>(a.read_list)
+      << ", \"write_list\": " << reinterpret_cast<uintptr_t>(a.write_list)
+      << ", \"order\": " << reinterpret_cast<uintptr_t>(a.order) << ", \"threshold\": \"" << a.threshold
+      << "\", \"words\": " << a.words << ", \"backward\": " << a.backward
+      << ", \"votes_count\": " << a.votes_count << "}";
+  return out.str();
+}
+
+std::string arguments_text(const liteattention_rocm::OrderArguments& a) {
+  std::ostringstream out;
+  out << "{\"list\": " << reinterpret_cast<uintptr_t>(a.list)
+      << ", \"counts\": " << reinterpret_cast<uintptr_t>(a.counts)
+      << ", \"order\": " << reinterpret_cast<uintptr_t>(a.order) << ", \"query_tiles\": " << a.query_tiles
+      << ", \"words\": " << a.words << "}";
+  return out.str();
+}
+
+// The arguments of a kernel by its name; empty where their size is not what the kernel takes.
+std::string arguments_text(const std::string& kernel, const void* arguments, size_t bytes) {
+  const auto text = [&](const auto& typed) { return bytes == sizeof typed ? arguments_text(typed) : ""; };
+  if (kernel == "attention_skip_order")
+    return text(*static_cast<const liteattention_rocm::OrderArguments*>(arguments));
+  if (kernel.find("skip") != std::string::npos)
+    return text(*static_cast<const liteattention_rocm::SkipArguments*>(arguments));
+  return text(*static_cast<const liteattention_rocm::ForwardArguments*>(arguments));
 }
 
 // Module and function handles carry what they stand for.
@@ -142,14 +174,14 @@ EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t handle, unsigned gx, unsig
                                         hipStream_t stream, void** parameters, void** extra) {
   const auto& function = *reinterpret_cast<const Function*>(handle);
   if (parameters || extra[0] != HIP_LAUNCH_PARAM_BUFFER_POINTER || extra[2] != HIP_LAUNCH_PARAM_BUFFER_SIZE ||
-      extra[4] != HIP_LAUNCH_PARAM_END ||
-      *static_cast<size_t*>(extra[3]) != sizeof(liteattention_rocm::ForwardArguments))
+      extra[4] != HIP_LAUNCH_PARAM_END)
     return hipErrorInvalidValue;
-  const auto& arguments = *static_cast<const liteattention_rocm::ForwardArguments*>(extra[1]);
+  const std::string arguments = arguments_text(function.name, extra[1], *static_cast<size_t*>(extra[3]));
+  if (arguments.empty()) return hipErrorInvalidValue;
   std::ostringstream fields;
   fields << ", \"kernel\": \"" << function.name << "\", \"loaded_on\": " << function.device << ", \"grid\": ["
          << gx << ", " << gy << ", " << gz << "], \"block\": [" << bx << ", " << by << ", " << bz
-         << "], \"lds\": " << lds << field("stream", stream) << field("arguments", arguments_text(arguments));
+         << "], \"lds\": " << lds << field("stream", stream) << field("arguments", arguments);
   hipError_t error = called("hipModuleLaunchKernel", fields.str());
   if (const long signal = setting("raise", 0)) {
     stub_set("raise", 0);

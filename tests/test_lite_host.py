@@ -1,0 +1,145 @@
+"""Launches of the skipping kernels, against a HIP library that records its calls."""
+
+import math
+
+import pytest
+
+from hip_stub import Stub, copy, forward_arguments
+from liteattention_rocm import _C
+
+LISTS = {"read_list": 0x60000000, "write_list": 0x70000000, "order": 0x80000000}
+SKIP = LISTS | {"threshold": -10.0, "backward": True, "votes_count": False}
+ORDER = {"device": 0, "arch": "gfx942", "compute_units": 304, "stream": 0x5000} | {
+    "list": 0x60000000,
+    "counts": 0x70000000,
+    "order": 0x80000000,
+    "heads": 8,
+    "query_tiles": 5000,
+    "words": 3,
+}
+
+
+@pytest.fixture
+def stub(tmp_path):
+    stub = Stub(copy(tmp_path / "libhip_stub.so"))
+    stub.hip = _C.open_hip(str(stub.path))
+    return stub
+
+
+def skip_forward(stub, skip=(), **changes):
+    _C.skip_forward(hip=stub.hip, **forward_arguments(**changes), **(SKIP | dict(skip)))
+
+
+def test_launch_carries_every_argument(stub):
+    skip_forward(stub, rounding=2, kv_heads=2, heads=4, seqlen_kv=64 * 33, stream=0xABC0)
+    (launch,) = stub.launches()
+    assert launch["kernel"] == "attention_skip_forward_rtz"
+    assert (launch["grid"], launch["block"], launch["stream"]) == ([3, 4, 2], [256, 1, 1], 0xABC0)
+    arguments = launch["arguments"]
+    forward = arguments.pop("forward")
+    assert (forward["seqlen_q"], forward["seqlen_kv"], forward["heads_per_kv_head"]) == (300, 64 * 33, 2)
+    assert arguments == LISTS | {"threshold": "-10", "words": 2, "backward": 1, "votes_count": 0}
+
+
+def test_later_calls_only_launch(stub):
+    skip_forward(stub)
+    _C.skip_order(hip=stub.hip, **ORDER)
+    stub.clear()
+    skip_forward(stub)
+    _C.skip_order(hip=stub.hip, **ORDER)
+    assert stub.functions() == 2 * ["hipGetDevice", "hipModuleLaunchKernel"]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "votes_count", "expected"),
+    [(-math.inf, True, ("nan", 1)), (math.inf, True, ("inf", 0)), (-2.5, True, ("-2.5", 1))],
+)
+def test_infinite_thresholds(stub, threshold, votes_count, expected):
+    """−Inf is NaN to the kernel, which no comparison is below; with +Inf votes never count."""
+    skip_forward(stub, {"threshold": threshold, "votes_count": votes_count})
+    arguments = stub.launches()[0]["arguments"]
+    assert (
+        arguments["threshold"].lstrip("-") if expected[0] == "nan" else arguments["threshold"]
+    ) == expected[0]
+    assert arguments["votes_count"] == expected[1]
+
+
+def test_large_batches_take_lists_along(stub):
+    skip_forward(stub, batch=65536, heads=1, kv_heads=1, seqlen_q=300, seqlen_kv=64 * 65)
+    first, second = (launch["arguments"] for launch in stub.launches())
+    rows = 65535 * 3
+    assert second["read_list"] - first["read_list"] == rows * 3 * 4
+    assert second["write_list"] - first["write_list"] == rows * 3 * 4
+    assert second["order"] - first["order"] == rows * 4
+    assert second["forward"]["query"] > first["forward"]["query"]
+    skip_forward(stub, {"order": 0}, batch=65536, heads=1, kv_heads=1)
+    assert [launch["arguments"]["order"] for launch in stub.launches()[2:]] == [0, 0]
+
+
+def test_order_launch(stub):
+    _C.skip_order(hip=stub.hip, **ORDER)
+    (launch,) = stub.launches()
+    assert (launch["kernel"], launch["grid"], launch["block"]) == (
+        "attention_skip_order",
+        [2, 8, 1],
+        [256, 1, 1],
+    )
+    assert launch["arguments"] == {
+        name: ORDER[name] for name in ("list", "counts", "order", "query_tiles", "words")
+    }
+    stub.clear()
+    _C.skip_order(hip=stub.hip, **(ORDER | {"heads": 70000}))
+    first, second = stub.launches()
+    assert (first["grid"][1], second["grid"][1]) == (65535, 4465)
+    assert second["arguments"]["list"] - first["arguments"]["list"] == 65535 * 5000 * 3 * 4
+    assert second["arguments"]["order"] - first["arguments"]["order"] == 65535 * 5000 * 4
+
+
+def test_nothing_to_do(stub):
+    skip_forward(stub, batch=0)
+    skip_forward(stub, seqlen_q=0)
+    _C.skip_order(hip=stub.hip, **(ORDER | {"heads": 0}))
+    _C.skip_order(hip=stub.hip, **(ORDER | {"query_tiles": 0}))
+    assert stub.log() == []
+
+
+@pytest.mark.parametrize(
+    ("skip", "message"),
+    [
+        ({"threshold": 0.0}, "threshold is 0.* allowed are numbers below 0"),
+        ({"threshold": math.nan}, "threshold is -?nan"),
+        ({"read_list": 0}, "read_list address is 0x0"),
+        ({"write_list": 0x70000002}, "write_list address is 0x70000002, allowed is a nonzero multiple of 4"),
+        ({"order": 0x80000001}, "order address is 0x80000001"),
+        ({"write_list": 0x60000000}, "write_list is read_list"),
+    ],
+)
+def test_refusals_come_before_any_call(stub, skip, message):
+    with pytest.raises(ValueError, match=message):
+        skip_forward(stub, skip)
+    assert stub.log() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": -1}, "heads is -1"),
+        ({"query_tiles": 2**31}, "query_tiles is 2147483648"),
+        ({"words": -1}, "words is -1"),
+        ({"list": 2}, "list address is 0x2"),
+        ({"counts": 0}, "counts address is 0x0"),
+    ],
+)
+def test_refusals_of_an_order(stub, changes, message):
+    with pytest.raises(ValueError, match=message):
+        _C.skip_order(hip=stub.hip, **(ORDER | changes))
+    assert stub.log() == []
+
+
+def test_errors_name_the_kernel(stub):
+    skip_forward(stub)
+    stub.set("fail.hipModuleLaunchKernel", 719)
+    with pytest.raises(RuntimeError, match=r"attention_skip_forward_rtne, grid 3x4x2.*hipErrorLaunchFailure"):
+        skip_forward(stub)
+    with pytest.raises(RuntimeError, match=r"attention_skip_order, grid 2x8x1"):
+        _C.skip_order(hip=stub.hip, **ORDER)
