@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from .commands import calibrate, check, compare, coverage, doctor, inspect, profile, selftest, speed
+from .commands import calibrate, check, compare, coverage, debug, doctor, inspect, profile, selftest, speed
 
 COMMANDS = {
     "doctor": doctor,
@@ -15,6 +15,7 @@ COMMANDS = {
     "calibrate": calibrate,
     "profile": profile,
     "speed": speed,
+    "debug": debug,
     "compare": compare,
 }
 

@@ -14,7 +14,7 @@ def _scale(scale, head_dim: int) -> float:
     return 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
 
 
-def _per_head(q, k, v, layout: str, dtype):
+def per_head(q, k, v, layout: str, dtype):
     """q, k, v as [batch, heads, rows, dim] of `dtype`; kv heads repeated for their query heads."""
     if layout == "bshd":
         q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
@@ -37,7 +37,7 @@ def attention(q, k, v, *, scale=None, layout="bshd"):
         (out, lse): float64 of q's shape, and float64 [batch, heads, seqlen_q], natural logarithm.
     """
     scale = _scale(scale, q.shape[-1])
-    q, k, v = _per_head(q, k, v, layout, torch.float64)
+    q, k, v = per_head(q, k, v, layout, torch.float64)
     scores = q @ k.transpose(2, 3) * scale
     out = torch.softmax(scores, dim=-1) @ v
     return (out.transpose(1, 2) if layout == "bshd" else out), torch.logsumexp(scores, dim=-1)
@@ -73,7 +73,7 @@ def replica(q, k, v, *, scale=None, layout="bshd", rounding="rtne", tile=KV_ROWS
         (out, lse): bfloat16 of q's shape, and float32 [batch, heads, seqlen_q].
     """
     scale = _scale(scale, q.shape[-1])
-    q, k, v = _per_head(q, k, v, layout, torch.float32)
+    q, k, v = per_head(q, k, v, layout, torch.float32)
     if scale < 0:
         q, scale = -q, -scale
     to_log2 = q.new_tensor(scale * math.log2(math.e))

@@ -195,29 +195,13 @@ def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
 def intermediates(q, k, v, out, lse, trace, sizes, *, layout, scale, rounding) -> None:
     """As forward, and the values between, of each KV tile of 64 rows, into `trace`.
 
-    trace: float32, `trace_elements` of them, which `traced` takes apart. The kernel is the one that forward
-    launches, with stores behind what it computes.
+    trace: float32, laid out as in csrc/device/observed.hip. The kernel is the one that forward launches, with
+    stores behind what it computes.
     """
     chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
     _launch(
         q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, trace=trace
     )
-
-
-def trace_elements(sizes) -> int:
-    rows = sizes.batch * sizes.heads * sizes.seqlen_q
-    return rows * -(-sizes.seqlen_kv // KV_ROWS_PER_TILE) * (3 * KV_ROWS_PER_TILE + 2)
-
-
-def traced(trace, sizes) -> dict:
-    """What a trace holds, each after its tile: "S", "P", "packed P": [batch, heads, rows, tiles · 64], "row
-    maximum", "row sum": [batch, heads, rows, tiles]. S is unscaled, and -Inf behind the last kv row."""
-    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
-    rows = (sizes.batch, sizes.heads, sizes.seqlen_q)
-    wide, narrow = math.prod(rows) * tiles * KV_ROWS_PER_TILE, math.prod(rows) * tiles
-    parts = trace.split([wide, wide, wide, narrow, narrow])
-    names = ("S", "P", "packed P", "row maximum", "row sum")
-    return {name: part.view(*rows, -1) for name, part in zip(names, parts, strict=True)}
 
 
 def skip_forward(

@@ -141,8 +141,8 @@ def forward(
     column = tl.arange(0, WIDE)
     q_at = query + batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head + first * q_row
     q = tl.load(q_at + row[:, None] * q_row + dim[None, :], mask=exists[:, None], other=0.0)
-    if NEGATIVE:
-        q = -q
+    if NEGATIVE:  # by bits: Triton's interpreter takes bfloat16 for integers
+        q = (q.to(tl.uint16, bitcast=True) ^ 0x8000).to(tl.bfloat16, bitcast=True)
     if DESCRIBED == "":
         key += batch.to(tl.int64) * k_batch + kv_head.to(tl.int64) * k_head
         value += batch.to(tl.int64) * v_batch + kv_head.to(tl.int64) * v_head
