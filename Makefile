@@ -37,9 +37,10 @@ e2e: install
 lite: install
 	$(BIN)/python -m e2e.compare --model structured --sweep=-14,-8,-4,-2 --output $(E2E_OUTPUT)-lite
 
-# A whole self-attention layer of Wan2.1-T2V-1.3B at 480p, ours and AITER's, every element compared.
+# A whole self-attention layer of Wan2.1-T2V-1.3B at 480p, ours and AITER's, every element compared. Interrupted, it
+# goes on where it stopped.
 layer: install
-	$(BIN)/python -m e2e.layer --rounding rtz
+	$(BIN)/python -m e2e.layer --rounding rtz --json $(E2E_OUTPUT)/layer.json
 
 test: install
 	$(BIN)/pytest

@@ -1,8 +1,8 @@
 # add_code_objects(<name> SOURCE <file.hip> ARCHITECTURES <arch>...)
 #
 # Compiles one code object per architecture, checks what its metadata says about registers and LDS, and sets
-# <name>_SOURCES: assembler files that embed the code objects, and the table of them that
-# csrc/host/code_objects.cpp reads.
+# <name>_SOURCES: assembler files that embed the code objects under the symbols <name>_<arch>_begin and _end, and
+# the table of them, <name>.def, that csrc/host/code_objects.cpp reads.
 set(CODE_OBJECTS_CMAKE_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 function(add_code_objects name)
@@ -32,6 +32,7 @@ function(add_code_objects name)
       VERBATIM)
 
     set(ARCH ${arch})
+    set(NAME ${name})
     set(IMAGE ${image})
     configure_file(${CODE_OBJECTS_CMAKE_DIR}/code_object.S.in ${folder}/${stem}.${arch}.S @ONLY)
     set_source_files_properties(${folder}/${stem}.${arch}.S PROPERTIES OBJECT_DEPENDS ${image})
@@ -39,8 +40,9 @@ function(add_code_objects name)
     string(APPEND entries "CODE_OBJECT(${arch})\n")
   endforeach()
 
-  file(CONFIGURE OUTPUT ${folder}/code_objects.def CONTENT "${entries}")
-  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/csrc/host/code_objects.cpp PROPERTIES
-    INCLUDE_DIRECTORIES ${folder} OBJECT_DEPENDS ${folder}/code_objects.def)
+  file(CONFIGURE OUTPUT ${folder}/${name}.def CONTENT "${entries}")
+  set(reader ${CMAKE_CURRENT_SOURCE_DIR}/csrc/host/code_objects.cpp)
+  set_property(SOURCE ${reader} PROPERTY INCLUDE_DIRECTORIES ${folder})
+  set_property(SOURCE ${reader} APPEND PROPERTY OBJECT_DEPENDS ${folder}/${name}.def)
   set(${name}_SOURCES ${sources} PARENT_SCOPE)
 endfunction()

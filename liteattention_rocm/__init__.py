@@ -1,7 +1,7 @@
 """Attention for video diffusion on AMD MI300X (gfx942).
 
 `attention` runs bf16 attention with head dim 128 on ROCm tensors, and on CPU tensors in a simulated
-MI300X that executes the very same code object.
+MI300X that executes the very same code object. GPUs without a code object here run it in Triton.
 """
 
 import importlib.util as _importlib_util
@@ -11,9 +11,9 @@ from .rounding import RoundMode
 __all__ = ["LiteAttention", "RoundMode", "attention", "prepare"]
 
 if _importlib_util.find_spec("torch") is not None:
+    from .dispatch import prepare
     from .lite import LiteAttention
     from .ops import attention
-    from .runtime import prepare
 
 
 def __getattr__(name):

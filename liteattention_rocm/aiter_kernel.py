@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from . import arguments, simulator, views
+from .code_object import parse
 from .rounding import ROUNDINGS, rounding_name
 
 DIRECTORY_VARIABLE = "LITEATTENTION_ROCM_AITER_HSA"
@@ -57,11 +58,16 @@ def find(directory=None) -> Path:
     )
 
 
+def kernel_name(code_object: bytes) -> str:
+    """The one kernel of one of AITER's code objects."""
+    (kernel,) = parse(code_object).kernels
+    return kernel.name
+
+
 @functools.cache
 def _module(file: Path) -> tuple[simulator.Module, str]:
     code_object = file.read_bytes()
-    (kernel,) = simulator.disassemble(code_object)["kernels"]
-    return simulator.Module(code_object), kernel["name"]
+    return simulator.Module(code_object), kernel_name(code_object)
 
 
 def _pack(slots) -> bytes:
@@ -124,6 +130,16 @@ def forward(q, k, v, *, rounding="rtz", scale=None, layout="bshd", return_lse=Fa
                 memory.enter_context(simulator.register(tensor, name, name in ("out", "lse")))
             module.launch(kernel, grid, (THREADS_PER_WORKGROUP, 1, 1), packed)
     return (out, lse) if return_lse else out
+
+
+def pack_arguments(q, k, v, out, lse) -> bytes:
+    """The kernel's arguments for tensors in layout "bshd" that it can address, scale 1/sqrt(128), no lse.
+
+    `lse` [batch, heads, seqlen_q] only lends its address.
+    """
+    sizes = arguments.check_inputs(q, k, v, "bshd")
+    scale = arguments.HEAD_DIM**-0.5
+    return _pack(_slots(q, k, v, out, lse, sizes, arguments.LAYOUTS["bshd"], scale, False))
 
 
 def _slots(q, k, v, out, lse, sizes, dimensions, scale, return_lse):

@@ -1,17 +1,20 @@
-"""The command line: `liteattention-rocm doctor | inspect | coverage | check | profile | compare`."""
+"""The command line: `liteattention-rocm COMMAND`, one module of `commands` each."""
 
 import argparse
 import os
 import sys
 
-from .commands import check, compare, coverage, doctor, inspect, profile
+from .commands import calibrate, check, compare, coverage, doctor, inspect, profile, selftest, speed
 
 COMMANDS = {
     "doctor": doctor,
     "inspect": inspect,
     "coverage": coverage,
     "check": check,
+    "selftest": selftest,
+    "calibrate": calibrate,
     "profile": profile,
+    "speed": speed,
     "compare": compare,
 }
 

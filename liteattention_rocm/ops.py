@@ -2,7 +2,7 @@
 
 import torch
 
-from . import arguments, runtime, views
+from . import arguments, dispatch, views
 
 _OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False"
 _INPUTS = "Tensor q, Tensor k, Tensor v"
@@ -17,8 +17,9 @@ torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}) -> Tensor
 def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False):
     """softmax(q kᵀ · scale) v, not causal, for inference.
 
-    ROCm tensors run on their device and the caller's current stream; CPU tensors run in the simulated
-    MI300X, or in the HIP library that LITEATTENTION_ROCM_HIP_LIBRARY names.
+    GPU tensors run on their device and the caller's current stream: on an MI300X in the HIP code object, on
+    GPUs without one in a Triton kernel. CPU tensors run in the simulated MI300X, or in the HIP library that
+    LITEATTENTION_ROCM_HIP_LIBRARY names. LITEATTENTION_ROCM_KERNEL (hip, triton, reference) forces a kernel.
 
     Args:
         q: bfloat16 [batch, seqlen_q, heads, 128] for layout "bshd", [batch, heads, seqlen_q, 128] for "bhsd".
@@ -42,7 +43,7 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         TypeError: an argument's type or dtype.
         ValueError: rank, head dim, layout, device, sizes, an overlapping out, or an input that requires grad
             while grad mode is on.
-        RuntimeError: a device without a code object here, or an error of the HIP runtime.
+        RuntimeError: a device that no kernel here serves, or an error of the HIP runtime.
     """
     arguments.check_tensor_types(q=q, k=k, v=v)
     rounding, scale = arguments.check_options(layout, rounding, scale)
@@ -65,10 +66,10 @@ def _new_lse(q, sizes, return_lse):
 def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
     rounding, scale = arguments.check_options(layout, rounding, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
-    target = runtime.target(q.device)
+    kernel = dispatch.serving(q.device)
     out = q.new_empty(sizes.out_shape(layout))
     lse = _new_lse(q, sizes, return_lse)
-    runtime.launch(target, (q, k, v), out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    kernel.launch((q, k, v), out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
     return out, lse
 
 
@@ -82,10 +83,10 @@ def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", 
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if views.share_memory(out, tensor):
             raise ValueError(f"out must not overlap an input, but shares memory with {name}")
-    target = runtime.target(q.device)
+    kernel = dispatch.serving(q.device)
     lse = _new_lse(q, sizes, return_lse)
     place = out if views.runs_as_it_is(out, arguments.LAYOUTS[layout][2]) else q.new_empty(out.shape)
-    runtime.launch(target, (q, k, v), place, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    kernel.launch((q, k, v), place, lse, sizes, layout=layout, scale=scale, rounding=rounding)
     if place is not out:
         out.copy_(place)
     return lse

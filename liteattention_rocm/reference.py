@@ -76,11 +76,11 @@ def replica(q, k, v, *, scale=None, layout="bshd", rounding="rtne", tile=KV_ROWS
     q, k, v = _per_head(q, k, v, layout, torch.float32)
     if scale < 0:
         q, scale = -q, -scale
-    to_log2 = torch.tensor(scale * math.log2(math.e), dtype=torch.float32)
+    to_log2 = q.new_tensor(scale * math.log2(math.e))
     batch, heads, rows, dim = q.shape
-    maximum = torch.full((batch, heads, rows, 1), torch.finfo(torch.float32).min)
-    total = torch.zeros(batch, heads, rows, 1)
-    out = torch.zeros(batch, heads, rows, dim)
+    maximum = q.new_full((batch, heads, rows, 1), torch.finfo(torch.float32).min)
+    total = q.new_zeros(batch, heads, rows, 1)
+    out = q.new_zeros(batch, heads, rows, dim)
     for first in range(0, k.shape[2], tile):
         scores = q @ k[:, :, first : first + tile].transpose(2, 3)
         raised = torch.maximum(maximum, scores.amax(dim=-1, keepdim=True))

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-from . import _C, arguments, simulator, views
-from .rounding import ROUNDINGS
+from . import _C, arguments, simulator, verdicts, views
+from .rounding import ROUNDINGS, rounding_name
 
 HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
+# The dense HIP kernel that runs: "forward" (128 query rows a workgroup), "pingpong" (384), or "", which the
+# plan chooses by shape and compute units. Read from the environment once, when this module is imported.
+FAMILY_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
+DENSE_FAMILIES = ("pingpong", "forward")
+forced_family = os.environ.get(FAMILY_VARIABLE, "")
+if forced_family not in ("", *DENSE_FAMILIES):
+    raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
 
@@ -88,16 +95,56 @@ def _rocm_target(index: int) -> Target:
     return Target(_C.open_hip(_ROCM), index, architecture, properties.multi_processor_count)
 
 
-def prepare(device) -> None:
+@functools.cache
+def has_code_object(device: torch.device) -> bool:
+    """Whether a device of type "cuda" is a ROCm device that a code object here was compiled for."""
+    if torch.version.hip is None:
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return architecture_name(properties.gcnArchName) in _C.architectures()
+
+
+def kernel_symbol(family: str, rounding: str) -> str:
+    """The kernel of a family ("forward", "pingpong", "skip_forward") and rounding mode in the code object."""
+    return f"attention_{family}_{rounding}"
+
+
+def permitted_family(where: Target, sizes, rounding: str) -> str:
+    """The dense family to launch: "" for the plan's own choice; another where one is forced or the
+    self-test refused the plan's.
+
+    Raises:
+        verdicts.RefusedVariant: every family failed the self-test in this rounding mode.
+    """
+    if not verdicts.refused(where):
+        return forced_family
+    if forced_family:
+        verdicts.require(where, kernel_symbol(forced_family, rounding))
+        return forced_family
+    plan = _C.plan(
+        sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv, where.compute_units
+    )
+    for family in (plan["kernel"], *DENSE_FAMILIES):
+        with contextlib.suppress(verdicts.RefusedVariant):
+            verdicts.require(where, kernel_symbol(family, rounding))
+            return family
+    verdicts.require(where, kernel_symbol(plan["kernel"], rounding))
+    return ""
+
+
+def prepare(device, rounding: str | None = None) -> None:
     """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
 
     Args:
         device: what torch.device accepts.
+        rounding: also refuse the device if every kernel of this rounding mode failed the self-test on it.
 
     Raises:
         ValueError, RuntimeError: the device cannot run attention here; the sentence says which can.
     """
     where = target(torch.device(device))
+    if rounding is not None:
+        permitted_family(where, arguments.Sizes(1, 1, 1, 1, 1), rounding_name(rounding))
     _C.prepare(where.hip, where.device, where.architecture, where.compute_units)
 
 
@@ -109,6 +156,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
     """
     if sizes.empty:
         return
+    family = permitted_family(where, sizes, rounding)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
     with contextlib.ExitStack() as memory:
@@ -141,4 +189,5 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             scale,
             ROUNDINGS[rounding].value,
             stream,
+            family,
         )

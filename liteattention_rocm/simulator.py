@@ -1,7 +1,7 @@
 """The simulated MI300X: a ctypes view of libgfx942sim.so, a HIP library whose device memory is the host's.
 
 Environment, read by the library at its first use: LITEATTENTION_ROCM_SIM_THREADS (host threads), _CHECK
-(what `checking` takes), _MATRIX ("float32" or "exact"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
+(what `checking` takes), _MATRIX ("exact" or "float32"), _PROGRESS ("0" or "1"), _COMPUTE_UNITS,
 _XCDS. `set_option` sets the same later.
 """
 
@@ -31,6 +31,7 @@ def path() -> Path:
 _SIGNATURES = {
     "gfx942sim_register_memory": [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int],
     "gfx942sim_unregister_memory": [ctypes.c_void_p],
+    "gfx942sim_declare_unwritten": [ctypes.c_void_p, ctypes.c_size_t],
     "gfx942sim_set_option": [ctypes.c_char_p, ctypes.c_char_p],
     "hipInit": [ctypes.c_uint],
     "hipGetErrorName": [ctypes.c_int],
@@ -128,13 +129,16 @@ def _extent(memory) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def register(memory, label: str = "", writable: bool = True, *, library: str | None = None):
+def register(
+    memory, label: str = "", writable: bool = True, *, unwritten: bool = False, library: str | None = None
+):
     """Lets launches touch exactly the bytes between the first and the last element of `memory`.
 
     Args:
         memory: a tensor with data_ptr(), or a writable object with the buffer protocol.
         label: what diagnostics call it.
         writable: whether kernels may store to it.
+        unwritten: whether what it holds counts as never written, for the check `uninitialised`.
         library: path of the HIP library; the simulator where it is None. A library without
             gfx942sim_register_memory needs no registration.
     """
@@ -145,6 +149,8 @@ def register(memory, label: str = "", writable: bool = True, *, library: str | N
         return
     if opened.gfx942sim_register_memory(address, size, label.encode(), int(writable)) != 0:
         raise SimulatorError(f"{label or 'memory'} at {address:#x} of {size} bytes cannot be registered")
+    if unwritten:
+        opened.gfx942sim_declare_unwritten(address, size)
     try:
         yield
     finally:
@@ -205,7 +211,8 @@ def checking(check="all", *, mutation="none", delivery="early", findings="first"
             and resources.
         mutation: a change to the kernel as it executes, "KIND:ADDRESS[:AMOUNT]"; KIND is skip, vmcnt,
             lgkmcnt, m0, records or exec.
-        delivery: "early": a load's contents appear at once; "late": at the wait that covers it.
+        delivery: "early": a load's contents appear at once; "late": at the wait that covers it;
+            "random:SEED": in between, in an order that the hardware allows, while waves take random turns.
         findings: "first": what a check finds ends the launch; "all": it is listed and execution goes on.
 
     Raises:

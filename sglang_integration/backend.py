@@ -41,14 +41,14 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
             allowed.
-        RuntimeError: the device has no code object here, or no HIP library.
+        RuntimeError: the device has no code object here or no HIP library, or the kernel failed the self-test
+            on it.
     """
     if head_size != HEAD_SIZE:
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype} is not served (allowed: torch.bfloat16)")
-    configured_settings()
-    liteattention_rocm.prepare(device)
+    liteattention_rocm.prepare(device, rounding=configured_settings().rounding)
 
 
 class LiteAttentionBackend(AttentionBackend):

@@ -28,6 +28,7 @@ class Case:
     words: str
     block: int = 64
     grid: int = 1
+    contested: bool = False  # a rule of wait states that launches report under observation only
 
 
 def _case(check, body, broken, kept, words, **launch):
@@ -40,13 +41,13 @@ def _case(check, body, broken, kept, words, **launch):
     return Case(check, filled(broken), filled(kept), words, **launch)
 
 
-def _states(body, needed, words):
+def _states(body, needed, words, **options):
     """`needed` wait states in place of "?", and one fewer."""
 
     def idle(states):
         return [f"s_nop {states - 1}"] if states else []
 
-    return _case("wait_states", body, idle(needed - 1), idle(needed), words)
+    return _case("wait_states", body, idle(needed - 1), idle(needed), words, **options)
 
 
 _WAITS = {
@@ -55,7 +56,7 @@ _WAITS = {
         ["global_load_dword v2, v1, s[6:7]", "?", _STORE.format("v2")],
         [],
         ["s_waitcnt vmcnt(0)"],
-        r"wave 0.*global_store_dword.* at 0x\w+: touches v2 before an s_waitcnt vmcnt",
+        r"wave 0.*global_store_dword.* at 0x\w+: lane 0 touches v2 before an s_waitcnt vmcnt",
     ),
     "scalar_order": _case(
         "waits",
@@ -192,6 +193,66 @@ _RACES = {
     ),
 }
 
+
+def _message(broken, kept, words=r"race on byte .*nothing orders workgroups", *, at, without=""):
+    """Workgroup 0 stores data, then a flag; workgroup 1 waits for the flag and loads the data."""
+    lines = {
+        "write back": ["buffer_wbl2 sc1"],
+        "wait": ["s_waitcnt vmcnt(0)"],
+        "flag": ["global_store_dword v3, v4, s[4:5] sc1"],
+        "poll": ["global_load_dword v5, v3, s[4:5] sc1"],
+        "polled": ["s_waitcnt vmcnt(0)"],
+        "invalidate": ["buffer_inv sc1"],
+    }
+
+    def body(replaced):
+        part = {**lines, without: [], at: list(replaced)}
+        return (
+            "v_mov_b32_e32 v3, 0x100",
+            "v_mov_b32_e32 v4, 7",
+            "v_mov_b32_e32 v5, 0",
+            "v_mov_b32_e32 v7, 0",
+            "s_cmp_eq_u32 s2, 1",
+            "s_cbranch_scc1 1f",
+            _STORE.format("v0"),
+            *part["write back"],
+            *part["wait"],
+            "s_mov_b64 exec, 1",
+            *part["flag"],
+            "s_endpgm",
+            "1:",
+            *part["poll"],
+            *part["polled"],
+            "s_nop 0",
+            "v_readfirstlane_b32 s8, v5",
+            "s_cmp_eq_u32 s8, 7",
+            "s_cbranch_scc0 1b",
+            *part["invalidate"],
+            "global_load_dword v6, v1, s[4:5]",
+            "s_waitcnt vmcnt(0)",
+        )
+
+    return Case("races", body(broken), body(kept), words, grid=2)
+
+
+_RACES |= {
+    "message_in_the_cache": _message([], ["buffer_wbl2 sc1"], at="write back"),
+    "message_ahead_of_the_data": _message([], ["s_waitcnt vmcnt(0)"], at="wait"),
+    "message_of_workgroup_scope": _message(
+        ["global_store_dword v3, v4, s[4:5] sc0"], ["global_store_dword v3, v4, s[4:5] sc1"], at="flag"
+    ),
+    "message_polled_through_the_cache": _message(
+        ["global_load_dword v5, v3, s[4:5]"], ["global_atomic_add v5, v3, v7, s[4:5] sc0"], at="poll"
+    ),
+    "message_invalidated_before_it_came": _message(
+        ["buffer_inv sc1", "s_waitcnt vmcnt(0)"],
+        ["s_waitcnt vmcnt(0)", "buffer_inv sc1"],
+        at="polled",
+        without="invalidate",
+    ),
+    "message_seen_through_the_cache": _message([], ["buffer_inv sc1"], at="invalidate"),
+}
+
 _STATES = {
     "scalar_to_memory": _states(
         [
@@ -216,7 +277,21 @@ _STATES = {
         ["v_rcp_f32_e32 v2, v1", "?", "v_add_f32_e32 v3, v2, v2"], 1, "result of a transcendental"
     ),
     "condition": _states(
-        ["v_cmp_eq_u32_e32 vcc, 0, v0", "?", "v_cndmask_b32_e32 v2, v1, v0, vcc"], 2, "SGPR or VCC"
+        ["v_cmp_eq_u32_e32 vcc, 0, v0", "?", "v_cndmask_b32_e32 v2, v1, v0, vcc"],
+        2,
+        "reads a lane mask in an SGPR or VCC",
+        contested=True,
+    ),
+    "scalar_operand": _states(
+        ["v_readfirstlane_b32 s8, v0", "?", "v_add_u32_e32 v2, s8, v1"],
+        2,
+        "reads an SGPR or VCC that another",
+    ),
+    "carry": _states(
+        ["v_add_co_u32_e32 v2, vcc, v0, v1", "?", "v_addc_co_u32_e32 v3, vcc, 0, v1, vcc"],
+        2,
+        "reads a lane mask",
+        contested=True,
     ),
     "div_fmas": _states(
         ["v_cmp_eq_u32_e32 vcc, 0, v0", "?", "v_div_fmas_f32 v2, v1, v1, v1"], 4, "v_div_fmas reads"
@@ -226,7 +301,47 @@ _STATES = {
         2,
         "s_getreg follows s_setreg",
     ),
-    "m0": _states(["s_mov_b32 m0, 0", "?", "global_load_lds_dword v1, s[6:7]"], 1, "M0 was written by"),
+    "setreg_again": _states(
+        [
+            "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 0",
+            "?",
+            "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 4), 15",
+        ],
+        2,
+        "s_setreg follows s_setreg",
+    ),
+    "m0": _states(
+        ["s_mov_b32 m0, 0", "?", "global_load_lds_dword v1, s[6:7]"],
+        1,
+        "M0 was written by the instruction before a transfer",
+        contested=True,
+    ),
+    "m0_buffer": _states(
+        [
+            "s_mov_b32 s8, s6",
+            "s_mov_b32 s9, s7",
+            "s_movk_i32 s10, 0x100",
+            "s_mov_b32 s11, 0x20000",
+            "s_add_u32 m0, s10, 0",
+            "?",
+            "buffer_load_dword v1, s[8:11], 0 offen lds",
+        ],
+        1,
+        "M0 was written by the instruction before a transfer",
+        contested=True,
+    ),
+    "m0_trace": _states(
+        ["s_mov_b32 m0, 0", "?", "s_ttracedata"], 1, "M0 was written by the instruction before"
+    ),
+    "m0_relative": _states(
+        ["s_mov_b32 m0, 1", "?", "s_movrels_b32 s8, s4"], 1, "M0 was written by the instruction before"
+    ),
+    "exec_to_memory": _states(
+        [_EXEC_BY_VALU, "?", _STORE.format("v0")], 5, "vector memory follows a VALU write of EXEC"
+    ),
+    "exec_to_write_lane": _states(
+        [_EXEC_BY_VALU, "?", "v_writelane_b32 v2, s4, 3"], 4, "a lane is written after a VALU write of EXEC"
+    ),
     "wide_store": _states(
         [
             "v_lshlrev_b32_e32 v8, 4, v0",
@@ -262,6 +377,50 @@ _STATES = {
         ],
         1,
         "placed in part of a register",
+    ),
+    "part_of_register_again": _states(
+        [
+            "v_mov_b32_sdwa v2, v1 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:DWORD",
+            "?",
+            "v_mov_b32_e32 v2, v1",
+        ],
+        1,
+        "placed in part of a register",
+    ),
+    "high_half": _states(
+        ["v_mad_u16 v2, v1, v1, v1 op_sel:[0,0,0,1]", "?", "v_add_u32_e32 v3, v2, v2"],
+        1,
+        "placed in part of a register",
+    ),
+    "byte_of_register": _states(
+        ["v_cvt_sr_fp8_f32 v2, v1, v1 op_sel:[0,0,1,0]", "?", "v_add_u32_e32 v3, v2, v2"],
+        1,
+        "placed in part of a register",
+    ),
+    "dot_again": _states(
+        ["v_dot2_f32_f16 v2, v1, v1, v1", "?", "v_dot2_f32_f16 v3, v2, v1, v2"], 3, "result of a dot product"
+    ),
+    "dot_to_memory": _states(
+        ["v_dot2_f32_f16 v2, v1, v1, v1", "?", _STORE.format("v2")],
+        3,
+        "vector memory touches the result of a dot",
+    ),
+    "dot_to_lds": _states(
+        ["v_dot2_f32_f16 v2, v1, v1, v1", "?", "ds_write_b32 v1, v2"],
+        3,
+        "LDS access touches the result of a dot",
+    ),
+    "matrix_to_fma": _states(
+        [
+            *(f"v_mov_b32_e32 v{r}, 0" for r in (4, 5)),
+            "s_nop 1",
+            "v_mfma_f64_16x16x4_f64 v[8:15], v[4:5], v[4:5], 0",
+            "?",
+            "v_fma_f64 v[16:17], v[4:5], v[4:5], v[4:5]",
+            *_AFTER,
+        ],
+        2,
+        "a float64 FMA follows a float64 matrix instruction",
     ),
     "dot": _states(
         ["v_dot2_f32_f16 v2, v1, v1, v1", "?", "v_add_f32_e32 v3, v2, v2"], 3, "result of a dot product"
@@ -384,14 +543,18 @@ _OTHERS = {
         'the buffer .* reaches outside registered memory: byte 256 of its 257 is the first beyond "in"',
     ),
     "vgpr": _case(
-        "resources", ["?"], ["v_mov_b32_e32 v32, 0"], ["v_mov_b32_e32 v31, 0"], "uses v32, .* 32 VGPRs"
+        "resources",
+        ["?"],
+        ["v_mov_b32_e32 v32, 0"],
+        ["v_mov_b32_e32 v31, 0"],
+        "uses v32 of lane 0, .* 32 VGPRs",
     ),
     "agpr": _case(
         "resources",
         ["?"],
         ["v_accvgpr_write_b32 a8, 0"],
         ["v_accvgpr_write_b32 a7, 0"],
-        "uses a8, .* 8 AGPRs",
+        "uses a8 of lane 0, .* 8 AGPRs",
     ),
     "sgpr": _case("resources", ["?"], ["s_mov_b32 s40, 0"], ["s_mov_b32 s20, 0"], r"uses s40, .* \d+ SGPRs"),
 }

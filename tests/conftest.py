@@ -1,6 +1,7 @@
 """What every test shares: where AITER's code objects are, seeds and thread caps."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ os.environ.setdefault("LITEATTENTION_ROCM_SIM_CHECK", "waits,wait_states")
 os.environ.setdefault("LITEATTENTION_ROCM_SIM_PROGRESS", "0")
 os.environ.setdefault("LITEATTENTION_ROCM_SIM_THREADS", str(os.cpu_count() or 1))
 os.environ.setdefault("LITEATTENTION_ROCM_AITER_HSA", str(REPOSITORY / ".aiter"))
-
+# Verdicts of a self-test belong to the tests alone.
+_cache = tempfile.TemporaryDirectory(prefix="liteattention-rocm-tests-")
+os.environ["LITEATTENTION_ROCM_CACHE"] = _cache.name
 
 torch.set_num_threads(min(os.cpu_count() or 1, 2))  # the references are small
 
@@ -21,6 +24,15 @@ torch.set_num_threads(min(os.cpu_count() or 1, 2))  # the references are small
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=["forward", "pingpong"])
+def dense_kernel(request, monkeypatch):
+    """Each of the dense kernels, whichever the plan would choose."""
+    from liteattention_rocm import runtime
+
+    monkeypatch.setattr(runtime, "forced_family", request.param)
+    return request.param
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +67,23 @@ def image():
 @pytest.fixture(scope="module")
 def module(hip, image):
     return hip.module(image)
+
+
+def _matrix_arithmetic(name):
+    from liteattention_rocm import simulator
+
+    simulator.set_option("matrix", name)
+    yield
+    simulator.set_option("matrix", os.environ.get("LITEATTENTION_ROCM_SIM_MATRIX", "exact"))
+
+
+@pytest.fixture
+def exact_matrices():
+    """MFMA as the matrix core rounds, whatever the environment asks for."""
+    yield from _matrix_arithmetic("exact")
+
+
+@pytest.fixture
+def float32_matrices():
+    """MFMA in float32 sums, as replicas in plain PyTorch have them."""
+    yield from _matrix_arithmetic("float32")

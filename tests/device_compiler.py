@@ -5,6 +5,7 @@
 
 import functools
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -84,10 +85,13 @@ def compile_hip(
 
 @functools.cache
 def assemble(source: str, architecture: str = "gfx942") -> bytes:
-    """The linked code object of assembly source.
+    """The linked code object of assembly source. Metadata without `amdhsa.target` gets it, as clang adds it.
 
     Raises:
         RuntimeError: with the assembler's diagnostics.
     """
+    if "amdhsa.target" not in source:
+        target = f"amdhsa.target: amdgcn-amd-amdhsa--{architecture}"
+        source = re.sub(r"^(amdhsa\.version:.*)$", rf"\1\n{target}", source, flags=re.MULTILINE)
     arguments = ["--target=amdgcn-amd-amdhsa", f"-mcpu={architecture}", "-x", "assembler"]
     return _run(arguments, source, ".s")

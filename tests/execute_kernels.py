@@ -4,6 +4,7 @@ A body finds its inputs in v10, v11, ... and the lane's number times 4 in v1; s[
 input's and the output's address. `store` writes a register as the next output row.
 """
 
+import contextlib
 import struct
 
 import numpy as np
@@ -16,6 +17,22 @@ LANES = 64
 POISON = 0xA5A5A5A5
 NAME = "kernel"
 _MAX_INPUTS = 16  # a 13-bit offset reaches no further
+# What `run` checks; None: whatever the options say. Bodies here are about results and leave out wait states.
+checks: str | None = "waits"
+
+
+_recordings: list[list[bytes]] = []
+
+
+@contextlib.contextmanager
+def recorded():
+    """A list of the code objects that `assemble` makes within."""
+    images: list[bytes] = []
+    _recordings.append(images)
+    try:
+        yield images
+    finally:
+        _recordings.remove(images)
 
 
 def store(*registers) -> str:
@@ -32,7 +49,7 @@ def assemble(
 ) -> bytes:
     """The code object of a kernel that loads `inputs` rows and then runs `body`."""
     loads = "\n".join(f"global_load_dword v{10 + i}, v1, s[4:5] offset:{256 * i}" for i in range(inputs))
-    return device_compiler.assemble(f"""
+    image = device_compiler.assemble(f"""
 .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
 .text
 .globl {NAME}
@@ -82,25 +99,31 @@ amdhsa.kernels:
 ...
 .end_amdgpu_metadata
 """)
+    for images in _recordings:
+        images.append(image)
+    return image
 
 
-def run(body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=None, **options) -> np.ndarray:
+def run(
+    body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=None, preload=True, **options
+) -> np.ndarray:
     """Runs a body on input rows (arrays of 64 elements of at most 32 bits).
 
     Args:
+        preload: whether v10 and on hold the inputs; if not, the body loads them itself.
         extra: a writable uint8 array, whose address is the third kernel argument.
         options: see `assemble`.
 
     Returns:
         uint32 [outputs, 64], POISON where nothing was written.
     """
-    assert len(inputs) <= _MAX_INPUTS
+    assert len(inputs) <= _MAX_INPUTS or not preload
     rows = np.zeros((max(len(inputs), 1), LANES), np.uint32)
     for row, values in zip(rows, inputs, strict=False):
         values = np.broadcast_to(values, LANES)
         row[:] = values.view(np.uint32) if values.dtype.itemsize == 4 else values
     out = np.full((outputs, LANES), POISON, np.uint32)
-    module = simulator.Module(assemble(body, inputs=len(inputs), **options))
+    module = simulator.Module(assemble(body, inputs=len(inputs) * preload, **options))
     tensors = [torch.from_numpy(array.view(np.int32)) for array in (rows, out)]
     if extra is not None:
         tensors.append(torch.from_numpy(extra))
@@ -111,7 +134,8 @@ def run(body: str, inputs=(), outputs: int = 1, *, threads: int = LANES, extra=N
     try:
         for memory in registered:
             memory.__enter__()
-        module.launch(NAME, (1, 1, 1), (threads, 1, 1), arguments)
+        with simulator.checking(checks) if checks else contextlib.nullcontext():
+            module.launch(NAME, (1, 1, 1), (threads, 1, 1), arguments)
     finally:
         for memory in reversed(registered):
             memory.__exit__(None, None, None)

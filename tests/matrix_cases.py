@@ -1,34 +1,46 @@
 """Operands of matrix products that reach every branch of the matrix core's arithmetic.
 
-A case is (A, B, C) for `waves` products of size x size: A[wave, row, k] and B[wave, column, k] as the 16 bits
-of bf16 or f16, C[wave, row, column] as the 32 bits of float32.
+A case is (A, B, C) for `waves` products of size x size: A[wave, row, k] and B[wave, column, k] as the bits of
+a format, C[wave, row, column] as the 32 bits of float32.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-SIGN16, SIGN32 = np.uint16(1 << 15), np.uint32(1 << 31)
+SIGN32 = np.uint32(1 << 31)
 
 
 @dataclass(frozen=True)
 class Format:
     name: str
     fraction_bits: int
+    dtype: type = np.uint16
+
+    @property
+    def sign(self):
+        return self.dtype(np.iinfo(self.dtype).max // 2 + 1)
 
     @property
     def infinity(self) -> int:
-        return 0x7FFF >> self.fraction_bits << self.fraction_bits
+        return (int(self.sign) - 1) >> self.fraction_bits << self.fraction_bits
+
+    @property
+    def narrow(self) -> bool:
+        """No product overflows a float32."""
+        return self.name == "f16"
 
     def bits(self, values: np.ndarray) -> np.ndarray:
         """float64 to this format, toward zero or to nearest: it doesn't matter which."""
         with np.errstate(over="ignore"):
             if self.name == "f16":
                 return values.astype(np.float16).view(np.uint16)
-            return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+            single = values.astype(np.float32).view(np.uint32)
+            return (single >> 16).astype(np.uint16) if self.dtype == np.uint16 else single
 
 
 BF16, F16 = Format("bf16", 7), Format("f16", 10)
+F32, XF32 = Format("f32", 23, np.uint32), Format("xf32", 23, np.uint32)  # of xf32 the low bits are ignored
 
 
 @dataclass
@@ -39,10 +51,11 @@ class Draw:
     format: Format
     waves: int
     size: int
+    depth: int
 
     @property
     def operand(self) -> tuple[int, int, int]:
-        return self.waves, self.size, 256 // self.size
+        return self.waves, self.size, self.depth
 
     @property
     def addend(self) -> tuple[int, int, int]:
@@ -64,8 +77,8 @@ class Draw:
 
     def finite(self) -> np.ndarray:
         """Any bits but infinities and NaN."""
-        bits = self.raw(self.operand, np.uint16)
-        return np.where((bits & self.format.infinity) == self.format.infinity, bits & SIGN16, bits)
+        bits = self.raw(self.operand, self.format.dtype)
+        return np.where((bits & self.format.infinity) == self.format.infinity, bits & self.format.sign, bits)
 
     def some(self, shape, share: float) -> np.ndarray:
         return self.random.random(shape) < share
@@ -76,7 +89,7 @@ def ordinary(draw: Draw):
 
 
 def wide_exponents(draw: Draw):
-    return *draw.operands(spread=12 if draw.format == BF16 else 4), draw.c(spread=20)
+    return *draw.operands(spread=4 if draw.format.narrow else 12), draw.c(spread=20)
 
 
 def any_finite_bits(draw: Draw):
@@ -120,7 +133,7 @@ def cancellation(draw: Draw):
 
 def subnormal_operands(draw: Draw):
     a, b = draw.finite(), draw.finite()
-    fraction = SIGN16 | np.uint16((1 << draw.format.fraction_bits) - 1)
+    fraction = draw.format.sign | draw.format.dtype((1 << draw.format.fraction_bits) - 1)
     a = np.where(draw.some(a.shape, 0.5), a & fraction, a)
     b = np.where(draw.some(b.shape, 0.3), b & fraction, b)
     c = draw.raw(draw.addend, np.uint32)
@@ -139,19 +152,18 @@ def zeros(draw: Draw):
     """Mostly zeros of either sign, in C too."""
     a, b = draw.operands(spread=2)
     c = draw.c(spread=10)
-    a = np.where(draw.some(a.shape, 0.8), a & SIGN16, a)
-    b = np.where(draw.some(b.shape, 0.7), b & SIGN16, b)
+    a = np.where(draw.some(a.shape, 0.8), a & draw.format.sign, a)
+    b = np.where(draw.some(b.shape, 0.7), b & draw.format.sign, b)
     return a, b, np.where(draw.some(c.shape, 0.7), c & SIGN32, c)
 
 
 def infinities_and_nan(draw: Draw):
-    special = np.array([0, 1, 1 << draw.format.fraction_bits >> 1], np.uint16) | np.uint16(
-        draw.format.infinity
-    )
-    choices = np.concatenate([np.repeat(special[:1], 8), special, np.zeros(2, np.uint16)])
+    dtype = draw.format.dtype
+    special = np.array([0, 1, 1 << draw.format.fraction_bits >> 1], dtype) | dtype(draw.format.infinity)
+    choices = np.concatenate([np.repeat(special[:1], 8), special, np.zeros(2, dtype)])
 
     def put(bits, share):
-        chosen = draw.random.choice(choices, bits.shape) | draw.raw(bits.shape, np.uint16) & SIGN16
+        chosen = draw.random.choice(choices, bits.shape) | draw.raw(bits.shape, dtype) & draw.format.sign
         return np.where(draw.some(bits.shape, share), chosen, bits)
 
     a, b = draw.operands(spread=2)
@@ -187,8 +199,8 @@ CASES = {
 }
 
 
-def draw(case: str, form: Format, size: int, waves: int, seed: int = 0):
-    """(A, B, C) of a case."""
+def draw(case: str, form: Format, size: int, waves: int, seed: int = 0, depth: int | None = None):
+    """(A, B, C) of a case, with 256 / size products an element unless `depth` says otherwise."""
     random = np.random.default_rng([seed, size, form.fraction_bits, list(CASES).index(case)])
-    a, b, c = CASES[case](Draw(random, form, waves, size))
-    return a.astype(np.uint16), b.astype(np.uint16), c.astype(np.uint32)
+    a, b, c = CASES[case](Draw(random, form, waves, size, depth or 256 // size))
+    return a.astype(form.dtype), b.astype(form.dtype), c.astype(np.uint32)

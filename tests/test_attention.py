@@ -22,6 +22,8 @@ from attention_cases import (
 )
 from liteattention_rocm import reference, simulator
 
+pytestmark = pytest.mark.usefixtures("dense_kernel")
+
 # float32 log-sum-exp of N(0, 1) inputs: v_exp_f32 and v_log_f32 are good to an ulp or two, values reach 10.
 LSE_TOLERANCE = 5e-6
 SIMULATOR_THREADS = os.environ["LITEATTENTION_ROCM_SIM_THREADS"]

@@ -39,7 +39,7 @@ def replica_of_aiters(q, k, v, rounding):
 
 
 @pytest.mark.parametrize(("rounding", "share"), [("rtne", 0.995), ("rtna", 0.995), ("rtz", 0.98)])
-def test_bits_are_those_of_aiters_arithmetic(aiter, rounding, share):
+def test_bits_are_those_of_aiters_arithmetic(aiter, float32_matrices, rounding, share):
     """What is left is the order of float32 sums."""
     q, k, v = Case(256, 256, rounding, "bhsd", batch=1, heads=2, kv_heads=2).inputs()
     out = aiter.forward(q, k, v, rounding=rounding, layout="bhsd")

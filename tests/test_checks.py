@@ -1,5 +1,6 @@
 """Each check of the simulator finds the fault it is for, and nothing in the twin without it."""
 
+import os
 import re
 import struct
 
@@ -16,6 +17,14 @@ ALL = "waits,wait_states,races,uninitialised,bounds,resources"
 @pytest.fixture(scope="module")
 def module():
     return simulator.Module(check_kernels.code_object())
+
+
+@pytest.fixture
+def one_thread():
+    """Workgroups one after the other."""
+    simulator.set_option("threads", 1)
+    yield
+    simulator.set_option("threads", os.cpu_count())
 
 
 def launch(module, kernel, case, **options):
@@ -36,9 +45,8 @@ def launch(module, kernel, case, **options):
 @pytest.mark.parametrize("name", check_kernels.CASES)
 def test_a_fault_is_found_and_its_repair_is_clean(module, name):
     case = check_kernels.CASES[name]
-    for check in (case.check, "all", ALL):
-        if check == "wait_states":
-            check = "wait_states,bounds"  # the whole table belongs to observed launches
+    observed = f"{case.check},bounds"
+    for check in (observed if case.contested else case.check, observed, "all", ALL):
         with pytest.raises(simulator.SimulatorError) as failure:
             launch(module, f"{name}_broken", case, check=check)
         message = str(failure.value)
@@ -46,6 +54,33 @@ def test_a_fault_is_found_and_its_repair_is_clean(module, name):
         assert check in ("all", ALL) or re.search(case.words, message), message
         assert f"kernel {name}_broken, workgroup (" in message
         launch(module, f"{name}_kept", case, check=check)
+
+
+REPORT = re.compile(
+    r"kernel (\w+), workgroup \(([01]), 0, 0\), wave ([01]), "
+    r'"(?P<text>[^"]+)" at (?P<address>0x[0-9a-f]+): (?P<reason>.*)'
+)
+# Where in a wave or in memory: a vector register and a lane, a lane and a byte, a scalar register, or a part
+# of the wave's state that is none of these.
+PLACE = re.compile(
+    r"\b[va]\d+ of lane \d+|lane \d+ touches (v\d+|LDS byte \d+)|byte (0x)?[0-9a-f]+\b.*lane \d+"
+    r"|\bs\d+\b|vcc_lo|SCC|EXEC|M0|s_[gs]etreg|float64|byte \d+ of its \d+"
+)
+
+
+@pytest.mark.parametrize("name", check_kernels.CASES)
+def test_a_finding_says_where(module, name):
+    """Kernel, workgroup, wave, address, the instruction there, lane, and register or byte."""
+    case = check_kernels.CASES[name]
+    with pytest.raises(simulator.SimulatorError) as failure:
+        launch(module, f"{name}_broken", case, check=f"{case.check},bounds")
+    found = REPORT.search(str(failure.value))
+    assert found and found[1] == f"{name}_broken" and PLACE.search(found["reason"]), failure.value
+    listed = mutants.kernel_instructions(check_kernels.code_object(), f"{name}_broken")
+    assert {one["address"]: one["text"] for one in listed}[int(found["address"], 16)] == found["text"]
+    # The other instruction of a pair is named in the same way.
+    for text, address in re.findall(r'"([^"]+)" at (0x[0-9a-f]+)', found["reason"]):
+        assert {one["address"]: one["text"] for one in listed}[int(address, 16)] == text
 
 
 @pytest.mark.parametrize("name", check_kernels.CASES)
@@ -59,6 +94,89 @@ def test_a_check_that_is_off_says_nothing(module, name):
         return
     launch(module, f"{name}_broken", case, check=others)
     launch(module, f"{name}_broken", case, check="none")
+
+
+@pytest.mark.parametrize("name", [name for name, case in check_kernels.CASES.items() if case.contested])
+def test_contested_rules_need_observation(module, name):
+    launch(module, f"{name}_broken", check_kernels.CASES[name], check="waits,wait_states")
+
+
+@pytest.mark.parametrize("delivery", ["late", "random:0", "random:7"])
+@pytest.mark.parametrize("name", check_kernels.CASES)
+def test_findings_do_not_depend_on_the_order_of_completion(module, one_thread, name, delivery):
+    case = check_kernels.CASES[name]
+    places = []
+    for how in ("early", delivery):
+        simulator.reset_statistics()
+        launch(module, f"{name}_kept", case, check="all", delivery=how)
+        if name == "uninitialised_address":
+            continue  # its findings are followed by an access to nowhere
+        launch(module, f"{name}_broken", case, check="all", delivery=how, findings="all")
+        places.append({(one["check"], one["address"]) for one in simulator.findings()})
+    assert not places or (places[0] == places[1] and places[0])
+
+
+def test_random_orders_of_completion_differ(module):
+    """Loads into registers appear in their order; what is used too early differs by the seed, what is not
+    does not."""
+    case = check_kernels.CASES["waits_load"]
+    outputs = {
+        launch(module, "waits_load_broken", case, check="none", delivery=f"random:{seed}").tobytes()
+        for seed in range(40)
+    }
+    assert len(outputs) == 2
+    wanted = launch(module, "waits_load_kept", case, check="none")
+    for seed in range(10):
+        got = launch(module, "waits_load_kept", case, check="none", delivery=f"random:{seed}")
+        assert numpy.array_equal(got, wanted)
+
+
+def test_loads_appear_in_order():
+    """Of two loads into registers the second is never there without the first; a scalar load may overtake."""
+    body = (
+        "v_mov_b32_e32 v2, -1",
+        "v_mov_b32_e32 v3, -1",
+        "s_mov_b32 s8, -1",
+        "s_mov_b32 s9, -1",
+        "s_load_dword s8, s[6:7], 0x4",
+        "s_load_dword s9, s[6:7], 0x8",
+        "global_load_dword v2, v1, s[6:7]",
+        "global_load_dword v3, v1, s[6:7]",
+        "{wait}",
+        "v_mov_b32_e32 v4, v2",
+        "v_mov_b32_e32 v5, v3",
+        "s_mov_b32 s10, s8",
+        "s_mov_b32 s11, s9",
+        "s_waitcnt vmcnt(0) lgkmcnt(0)",
+        "v_mov_b32_e32 v6, 1",
+        "v_mov_b32_e32 v7, 0",
+        "v_cmp_eq_u32_e32 vcc, v4, v0",  # 1: the first load was there
+        "s_nop 1",
+        "v_cndmask_b32_e32 v8, v7, v6, vcc",
+        "v_cmp_eq_u32_e32 vcc, v5, v0",  # 2: the second
+        "v_mov_b32_e32 v6, 2",
+        "s_nop 1",
+        "v_cndmask_b32_e32 v9, v7, v6, vcc",
+        "v_or_b32_e32 v8, v8, v9",
+        "s_cmp_eq_u32 s10, 1",  # 4, 8: the scalar loads
+        "s_cselect_b32 s10, 4, 0",
+        "s_cmp_eq_u32 s11, 2",
+        "s_cselect_b32 s11, 8, 0",
+        "s_or_b32 s10, s10, s11",
+        "v_or_b32_e32 v8, s10, v8",
+        "global_store_dword v1, v8, s[4:5]",
+    )
+    case = check_kernels.Case("", (), (), "")
+    image = check_kernels.assembled({"order": [line.replace("{wait}", "s_nop 7") for line in body]})
+    module = simulator.Module(image)
+    seen = {
+        int(value)
+        for seed in range(120)
+        for value in launch(module, "order", case, check="none", delivery=f"random:{seed}")
+    }
+    assert all(value & 1 or not value & 2 for value in seen)
+    assert {value & 3 for value in seen} == {0, 1, 3}
+    assert {value & 12 for value in seen} == {0, 4, 8, 12}
 
 
 def test_findings_are_listed(module):
@@ -111,6 +229,8 @@ def test_late_transfers_are_late_for_other_waves(module):
         ("mutation", "skip"),
         ("mutation", "skip:x"),
         ("delivery", "never"),
+        ("delivery", "random"),
+        ("delivery", "random:-1"),
         ("findings", "some"),
     ],
 )

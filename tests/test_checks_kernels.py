@@ -1,5 +1,7 @@
 """The package's kernels and AITER's under all checks, and mutants of the package's."""
 
+import json
+
 import pytest
 
 import check_kernels
@@ -59,6 +61,60 @@ def test_command(capsys):
     assert "shape must be" in capsys.readouterr().err
 
 
+def test_command_on_another_object(tmp_path, capsys):
+    """Kernels with the package's arguments in any file: intact ones are clean, a damaged one is not."""
+    image = bytearray(_C.code_object("gfx942"))
+    path = tmp_path / "kernels.co"
+    path.write_bytes(image)
+    command = [
+        "check",
+        "--object",
+        str(path),
+        "--kernel",
+        KERNELS[1],
+        "--shape",
+        "1,2,33,70,1",
+        "--seeds",
+        "1",
+    ]
+    assert main(command) == 0
+    assert f"{KERNELS[1]}: clean" in capsys.readouterr().out
+    waits = [
+        one
+        for one in mutants.kernel_instructions(bytes(image), KERNELS[1])
+        if one["text"] == "s_waitcnt vmcnt(0)"
+    ]
+    for wait in waits:  # s_nop 0 instead
+        place = mutants._file_offset(bytes(image), wait["address"])
+        image[place : place + 4] = (0xBF800000).to_bytes(4, "little")
+    path.write_bytes(image)
+    assert main([*command, "--json"]) == 1
+    (report,) = json.loads(capsys.readouterr().out)
+    assert {finding["check"] for finding in report["findings"]} & {"waits", "races"}
+    assert report["deliveries"] == ["early", "late", "random:1"]
+    assert main(["check", "--object", str(path), "--kernel", "none_such"]) == 1
+    assert "kernel must be one of" in capsys.readouterr().err
+
+
+def test_a_result_that_depends_on_the_order_is_a_failure(code_object):
+    module = simulator.Module(code_object)
+    waits = [
+        one["address"]
+        for one in mutants.kernel_instructions(code_object, KERNELS[0])
+        if one["text"].startswith("s_waitcnt vmcnt(")
+    ]
+    chosen = (problems.Problem(40, 130),)
+    failures = []
+    for address in waits:
+
+        def launch(operands, address=address):
+            simulator.set_option("mutation", f"skip:{address}")
+            return problems.launch(module, KERNELS[0], operands)
+
+        failures += check.check_kernel("mutant", launch, chosen, "none")["failures"]
+    assert any("the results depend on when loads are delivered" in text for text in failures)
+
+
 @pytest.mark.parametrize("kernel", [KERNELS[0], "attention_skip_forward_rtne", "attention_skip_order"])
 def test_a_sample_of_mutants(code_object, kernel):
     report = check.mutate_kernel(code_object, kernel, problems.problems_for(kernel), every=9)
@@ -103,6 +159,57 @@ def test_proofs():
         assert (
             "v_rcp_f32_e32 v3, v2" in answer["reason"] if op == "s_nop" else "outstanding" in answer["reason"]
         )
+
+
+@pytest.mark.parametrize(
+    ("use", "states"),
+    [
+        ("v_mov_b32_e32 v2, v8", 6),
+        ("v_mov_b32_e32 v9, v1", 6),
+        ("global_store_dword v1, v8, s[4:5]", 9),
+        ("v_mfma_f64_4x4x4_4b_f64 v[12:13], v[8:9], v[4:5], 0", 6),
+        ("v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], v[8:9]", 4),
+        ("v_mfma_f64_16x16x4_f64 v[16:23], v[4:5], v[4:5], v[8:15]", 4),
+    ],
+)
+def test_small_float64_products_need_wait_states(use, states):
+    """The simulator does not execute them, so the static proof is what knows."""
+    product = "v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], 0"
+    for idle, proven in ((states, True), (states - 1, False)):
+        image = check_kernels.assembled({"double": (product, f"s_nop {idle - 1}", "s_nop 15", use)})
+        instructions = mutants.kernel_instructions(image, "double")
+        (place,) = (one["address"] for one in instructions if one["text"] == "s_nop 15")
+        assert simulator.prove(image, "double", f"skip:{place}")["proven"] is proven
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_proofs_tell_paths_apart(kept):
+    """The load is issued under a condition, and what touches its result without a wait runs under the
+    opposite one; unless the condition changes in between."""
+    body = (
+        "s_cmp_eq_u32 s2, 1",
+        "s_cselect_b64 s[8:9], -1, 0",
+        "v_mov_b32_e32 v2, 0",
+        "s_mov_b64 vcc, s[8:9]",
+        "s_cbranch_vccnz 1f",
+        "global_load_dword v2, v1, s[6:7]",
+        "1:",
+        "s_nop 3" if kept else "s_cselect_b64 s[8:9], 0, -1",
+        "s_mov_b64 vcc, s[8:9]",
+        "s_cbranch_vccz 2f",
+        "s_waitcnt vmcnt(0)",
+        "global_store_dword v1, v2, s[4:5]",
+        "s_endpgm",
+        "2:",
+        "s_waitcnt vmcnt(0)",
+        "global_store_dword v1, v2, s[4:5]",
+    )
+    image = check_kernels.assembled({"paths": body})
+    _, first, second = (
+        one["address"] for one in mutants.kernel_instructions(image, "paths") if one["op"] == "s_waitcnt"
+    )
+    assert simulator.prove(image, "paths", f"skip:{first}")["proven"] is kept
+    assert not simulator.prove(image, "paths", f"skip:{second}")["proven"]
 
 
 def test_proofs_look_at_paths_that_do_not_execute():

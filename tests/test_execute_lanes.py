@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+import oracles
 from execute_kernels import LANES, POISON, each, run, store
 from execute_operands import RANDOM, floats, integers, low_words, u64
 
@@ -251,6 +252,7 @@ def test_relative_registers():
     np.testing.assert_array_equal(untouched, rows[0])
 
 
+@oracles.checked_by("numpy", "v_accvgpr_write_b32 v_accvgpr_mov_b32 v_accvgpr_read_b32")
 def test_accumulator_registers():
     a, b, _ = integers()
     body = f"""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import oracles
 from execute_kernels import LANES, POISON, f64, run, store, words
 
 RANDOM = np.random.default_rng(5)
@@ -26,6 +27,8 @@ def sample(shape, kind):
         return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
     if kind == "i8":
         return RANDOM.integers(-128, 128, shape).astype(np.float32)
+    if kind == "xf32":  # ten fraction bits
+        return (values.view(np.uint32) & 0xFFFFE000).view(np.float32)
     return values
 
 
@@ -149,14 +152,24 @@ BLOCK_SHAPES = [
     ("v_mfma_f32_16x16x1_4b_f32", 16, 4, 1, "f32", "f32"),
     ("v_mfma_f32_4x4x1_16b_f32", 4, 16, 1, "f32", "f32"),
     ("v_mfma_f32_32x32x4_2b_f16", 32, 2, 4, "f16", "f16"),
+    ("v_mfma_f32_16x16x4_4b_f16", 16, 4, 4, "f16", "f16"),
+    ("v_mfma_f32_32x32x4_2b_bf16", 32, 2, 4, "bf16", "bf16"),
     ("v_mfma_f32_16x16x4_4b_bf16", 16, 4, 4, "bf16", "bf16"),
     ("v_mfma_f32_4x4x4_16b_f16", 4, 16, 4, "f16", "f16"),
     ("v_mfma_f32_4x4x4_16b_bf16", 4, 16, 4, "bf16", "bf16"),
+    ("v_mfma_i32_32x32x4_2b_i8", 32, 2, 4, "i8", "i8"),
     ("v_mfma_i32_16x16x4_4b_i8", 16, 4, 4, "i8", "i8"),
-    ("v_mfma_f32_16x16x32_fp8_bf8", 16, 1, 8, "fp8", "bf8"),
-    ("v_mfma_f32_32x32x16_bf8_fp8", 32, 1, 8, "bf8", "fp8"),
-    ("v_mfma_f32_32x32x16_fp8_fp8", 32, 1, 8, "fp8", "fp8"),
+    ("v_mfma_i32_4x4x4_16b_i8", 4, 16, 4, "i8", "i8"),
+    ("v_mfma_f32_16x16x8_xf32", 16, 1, 2, "xf32", "xf32"),
+    ("v_mfma_f32_32x32x4_xf32", 32, 1, 2, "xf32", "xf32"),
+    *(
+        (f"v_mfma_f32_{shape}_{a}_{b}", size, 1, 8, a, b)
+        for shape, size in (("16x16x32", 16), ("32x32x16", 32))
+        for a in SMALL_FLOATS
+        for b in SMALL_FLOATS
+    ),
 ]
+oracles.declare("float64", [shape[0] for shape in (*SHAPES, *BLOCK_SHAPES)])
 
 
 def lane_elements(per_lane, kind):
@@ -171,7 +184,9 @@ def lane_elements(per_lane, kind):
         if kind == "i8":
             packed = values.astype(np.int8).view(np.uint32)
         else:
-            packed = values.view(np.uint32) if kind == "f32" else to_bits(values, kind).view(np.uint32)
+            packed = (
+                values.view(np.uint32) if kind in ("f32", "xf32") else to_bits(values, kind).view(np.uint32)
+            )
     return values.astype(np.float64), [packed[:, r].copy() for r in range(packed.shape[1])]
 
 
@@ -207,6 +222,7 @@ def test_blocks_and_small_floats(mnemonic, size, blocks, per_lane, kind_a, kind_
             assert (np.abs(result[r].view(np.float32) - expected) <= bound).all(), r
 
 
+@oracles.checked_by("float64", "v_mfma_f64_16x16x4_f64")
 def test_float64_product():
     """Result register pair r: row 4 r + lane / 16."""
     a, b = RANDOM.standard_normal((16, 4)), RANDOM.standard_normal((4, 16))

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import oracles
 from execute_kernels import LANES, POISON, run, store
 from liteattention_rocm import simulator
 
@@ -163,6 +164,7 @@ def test_lds_float_atomics():
     np.testing.assert_array_equal(new, np.maximum(x + y, 0))
 
 
+@oracles.checked_by("numpy", "ds_swizzle_b32")
 def test_moves_between_lanes():
     a, b = rows(2)
     index = b % 64
@@ -297,6 +299,49 @@ def test_transfers_into_lds():
     np.testing.assert_array_equal(moved, a)
     assert (before == b[0]).all()
     np.testing.assert_array_equal(second, b)
+
+
+LDS_LOADS = {
+    "ubyte": lambda x: x & 0xFF,
+    "sbyte": lambda x: (x.astype(np.uint8).view(np.int8).astype(np.int32)).view(np.uint32),
+    "ushort": lambda x: x & 0xFFFF,
+    "sshort": lambda x: (x.astype(np.uint16).view(np.int16).astype(np.int32)).view(np.uint32),
+    "dword": lambda x: x,
+}
+oracles.declare(
+    "numpy", [f"{space}_load_lds_{kind}" for space in ("global", "scratch") for kind in LDS_LOADS]
+)
+
+
+@pytest.mark.parametrize("kind", LDS_LOADS)
+@pytest.mark.parametrize("space", ["global", "scratch", "buffer"])
+def test_loads_into_lds(space, kind):
+    """A dword a lane, from M0 on, extended as a register would be."""
+    a, b = rows(2)
+    line = {
+        "global": f"global_load_lds_{kind} v1, s[4:5]",
+        "scratch": f"scratch_load_lds_{kind} v2, off",
+        "buffer": f"buffer_load_{kind} v1, s[40:43], 0 offen lds",
+    }[space]
+    body = f"""
+ {resource(256)}
+ ds_write_b32 v1, v11
+ ds_write_b32 v1, v11 offset:256
+ v_mov_b32 v2, 0
+ scratch_store_dword v2, v10, off
+ s_mov_b32 m0, 128
+ {WAIT}
+ s_mov_b32 exec_lo, 0xffff00ff
+ {line}
+ {WAIT}
+ s_mov_b64 exec, -1
+ ds_read_b32 v20, v1 offset:128
+ {WAIT}
+ {store("v20")}"""
+    moved = run(body, [a, b], 1, lds=512, scratch=16)[0]
+    before = np.concatenate([b, b])[32:96]
+    active = ~((LANE >= 8) & (LANE < 16))
+    np.testing.assert_array_equal(moved, np.where(active, LDS_LOADS[kind](a), before))
 
 
 def test_swizzled_buffers_are_refused():

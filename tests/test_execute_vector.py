@@ -413,3 +413,31 @@ def test_mixed_precision_fma():
     expected = fma32(b, np.abs(half).astype(np.float32), c).astype(np.float16)
     assert_same_floats((high >> 16).astype(np.uint16).view(np.float16), expected)
     assert ((high & 0xFFFF) == (POISON & 0xFFFF)).all()
+
+
+MODE_FIELDS = {"ieee": 0x200, "dx10_clamp": 0x100, "denormals": 0xF0}
+OMOD = {"mul:2": 2, "mul:4": 4, "div:2": 0.5}
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered")
+@pytest.mark.parametrize("kept", [[], ["ieee"], ["denormals"]], ids=["effective", "ieee", "denormals"])
+def test_output_modifier(kept):
+    """It multiplies, and flushes subnormal results and -0, unless MODE has IEEE or keeps subnormals."""
+    a = np.array([3, -7.5, -0.0, 1.5e-38, -2e-38, 3e38, np.inf, 0] * 8, np.float32)
+    mode = sum(MODE_FIELDS[name] for name in kept)
+    lines = [f"v_add_f32_e64 v20, v10, 0 {omod}" for omod in OMOD]
+    lines += [f"v_add_f64 v[20:21], v[12:13], 0 {omod}" for omod in OMOD]
+    body = f"s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 6), {mode >> 4:#x}\n s_nop 2\n"
+    body += "\n".join(f"{line}\n s_nop 4\n {store('v20', 'v21')}" for line in lines)
+    wide = np.array([3, -7.5, -0.0, 1.5e-308, -2.3e-308, 1.5e308, np.inf, 0] * 8)
+    results = run(body, [a, a, *words(wide)], 2 * len(lines))
+    for i, factor in enumerate(OMOD.values()):
+        for values, got in ((a, f32(results[2 * i])), (wide, f64(*results[2 * i + 6 : 2 * i + 8]))):
+            expected = values + values.dtype.type(0)
+            if "denormals" not in kept:
+                expected = np.where(abs(expected) < np.finfo(values.dtype).tiny, 0 * expected, expected)
+            if not kept:
+                expected = expected * values.dtype.type(factor)
+                expected[abs(expected) < np.finfo(values.dtype).tiny] = 0
+            np.testing.assert_array_equal(got, expected)
+            assert (np.signbit(got) == np.signbit(expected)).all()

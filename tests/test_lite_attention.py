@@ -19,7 +19,7 @@ LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (1024, 256), (2
 @pytest.fixture(autouse=True)
 def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
     """Dense calls run attention_forward, whatever kernel a plan would choose."""
-    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
+    monkeypatch.setattr(runtime, "forced_family", "forward")
 
 
 def lite(threshold=-6.0, **options):
@@ -63,7 +63,7 @@ def test_steps_follow_the_reference():
         backward = step % 2 == 1
         out, lse = attention(q, k, v, return_softmax_lse=True)
         expected = reference_step(q, k, v, kept, threshold=-6.0, backward=backward)
-        assert reference.rmse(out, expected.out) < 4e-3
+        assert reference.rmse(out, expected.out) < 6e-4
         assert (lse.double() - expected.lse).abs().max() < 1e-3
         different = visited(attention) != expected.kept
         assert not (different & (expected.margin > 1e-3)).any()
@@ -118,7 +118,7 @@ def test_must_skip_at_minus_infinity():
         assert (visited(attention) == expected).all()
         rows = expected.repeat_interleave(64)[:1000]
         wanted, _ = reference.attention(q, k[:, rows], v[:, rows])
-        assert reference.rmse(out, wanted) < 4e-3
+        assert reference.rmse(out, wanted) < 6e-4
     assert must_skip == [100, 300, 640, 641]
 
 

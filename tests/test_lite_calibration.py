@@ -15,7 +15,7 @@ from liteattention_rocm.lite import Calibration, ThresholdSearch, calibration
 @pytest.fixture(autouse=True)
 def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
     """Dense calls run attention_forward, whatever kernel a plan would choose."""
-    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
+    monkeypatch.setattr(runtime, "forced_family", "forward")
 
 
 def test_thresholds_hold_the_error(tmp_path):

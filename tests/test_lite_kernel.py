@@ -20,7 +20,7 @@ VOTE_ROUNDING = 1e-3
 @pytest.fixture(autouse=True)
 def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
     """Dense calls run attention_forward, whatever kernel a plan would choose."""
-    monkeypatch.setattr(runtime, "kernel", "forward", raising=False)
+    monkeypatch.setattr(runtime, "forced_family", "forward")
 
 
 def skip(q, k, v, kept, *, threshold=-10.0, backward=False, pinned=None, **options):
@@ -69,7 +69,7 @@ def test_outputs_and_lists_against_the_reference(lengths, backward):
     kept = random_list(2, 3, *lengths)
     out, lse, written = skip(q, k, v, kept, threshold=-6.0, backward=backward)
     expected = reference_step(q, k, v, kept, threshold=-6.0, backward=backward)
-    assert reference.rmse(out, expected.out) < 4e-3
+    assert reference.rmse(out, expected.out) < 1.3e-3
     assert (lse.double() - expected.lse).abs().max() < 1e-3
     different = written != expected.kept
     assert not (different & (expected.margin > VOTE_ROUNDING)).any()
@@ -249,13 +249,14 @@ def test_a_wave_leaves_out_what_is_negligible_for_its_rows():
     """votes_count: within the error of the threshold, with fewer matrix products, and the same list."""
     q, k, v = inputs(1, 2, 384, 2200)
     kept = everything(q, k)
-    plain = skip(q, k, v, kept, threshold=-6.0)
-    base = instructions(lambda: skip(q, k, v, kept, threshold=-6.0))["matrix"]
-    out, _, written = skip(q, k, v, kept, threshold=-6.0, votes_count=True)
+    plain = skip(q, k, v, kept, threshold=-3.0)
+    base = instructions(lambda: skip(q, k, v, kept, threshold=-3.0))["matrix"]
+    out, _, written = skip(q, k, v, kept, threshold=-3.0, votes_count=True)
     assert torch.equal(written, plain[2])
     assert not same_bits(out, plain[0])
-    assert (out.double() - plain[0].double()).abs().max() < 0.1
-    less = instructions(lambda: skip(q, k, v, kept, threshold=-6.0, votes_count=True))["matrix"]
+    expected = reference_step(q, k, v, kept, threshold=-3.0, leaving_out_rows=32)
+    assert reference.rmse(out, expected.out) < 3e-4 < reference.rmse(plain[0], expected.out) < 0.1
+    less = instructions(lambda: skip(q, k, v, kept, threshold=-3.0, votes_count=True))["matrix"]
     assert less < 0.8 * base
     for threshold in (-math.inf, math.inf):
         out, _, _ = skip(q, k, v, kept, threshold=threshold, votes_count=True)
@@ -320,5 +321,5 @@ def test_layouts_strides_and_grouped_heads(layout):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     out, _, written = skip(q, k, v, kept, threshold=-6.0, layout=layout)
     out = out.transpose(1, 2) if layout == "bhsd" else out
-    assert reference.rmse(out, expected.out) < 4e-3
+    assert reference.rmse(out, expected.out) < 1.3e-3
     assert not ((written != expected.kept) & (expected.margin > VOTE_ROUNDING)).any()

@@ -14,19 +14,25 @@ SHAPES = [
 ]
 
 
-def plan(batch, heads, seqlen_q, seqlen_kv, compute_units=304):
-    return _C.plan(batch, heads, heads, seqlen_q, seqlen_kv, compute_units)
+KERNELS = {"forward": (128, 256), "pingpong": (384, 512)}  # query rows and threads of a workgroup
 
 
+def plan(batch, heads, seqlen_q, seqlen_kv, compute_units=304, kernel="forward"):
+    return _C.plan(batch, heads, heads, seqlen_q, seqlen_kv, compute_units, kernel)
+
+
+@pytest.mark.parametrize("kernel", ["", *KERNELS])
 @pytest.mark.parametrize("compute_units", COMPUTE_UNITS)
 @pytest.mark.parametrize(("batch", "heads", "seqlen_q", "seqlen_kv"), SHAPES)
-def test_every_query_row_has_one_workgroup(batch, heads, seqlen_q, seqlen_kv, compute_units):
-    result = plan(batch, heads, seqlen_q, seqlen_kv, compute_units)
+def test_every_query_row_has_one_workgroup(batch, heads, seqlen_q, seqlen_kv, compute_units, kernel):
+    result = plan(batch, heads, seqlen_q, seqlen_kv, compute_units, kernel)
+    assert result["kernel"] == kernel or kernel == ""
+    rows, threads = KERNELS[result["kernel"]]
     tiles, grid_heads, grid_batch = result["grid"]
     assert (grid_heads, grid_batch) == (heads, batch)
-    assert (tiles - 1) * 128 < seqlen_q <= tiles * 128
+    assert (tiles - 1) * rows < seqlen_q <= tiles * rows
     assert (result["kv_tiles"] - 1) * 64 < seqlen_kv <= result["kv_tiles"] * 64
-    assert result["block"] == (256, 1, 1)
+    assert result["block"] == (threads, 1, 1)
     assert result["workgroups"] == tiles * heads * batch
     (launch,) = result["launches"]
     assert launch == {"grid": result["grid"], "block": result["block"], "first_batch": 0}
@@ -42,6 +48,48 @@ def test_the_spread_follows_the_device(compute_units, rounds):
     assert result["occupancy"] == pytest.approx(3072 / (rounds * compute_units), rel=1e-12)
 
 
+def busiest_unit_clocks(kernel, sizes, compute_units):
+    """The model by hand: workgroups dealt out evenly, the 128-row kernel's run in pairs on a compute unit."""
+    batch, heads, seqlen_q, seqlen_kv = sizes
+    rows = KERNELS[kernel][0]
+    share = -(-batch * heads * -(-seqlen_q // rows) // compute_units)
+    tiles = -(-seqlen_kv // 64)
+    if kernel == "pingpong":
+        return share * (11900 + 6590 * tiles)
+    return share // 2 * (7700 + 7750 * tiles) + share % 2 * (5500 + 5400 * tiles)
+
+
+@pytest.mark.parametrize("compute_units", COMPUTE_UNITS)
+@pytest.mark.parametrize("sizes", [*SHAPES, (1, 12, 32760, 512), (1, 1, 32760, 32760), (2, 3, 4000, 900)])
+def test_the_kernel_that_is_modelled_as_faster_is_chosen(sizes, compute_units):
+    modelled = {}
+    for kernel in KERNELS:
+        modelled[kernel] = plan(*sizes, compute_units, kernel)["modelled_clocks"]
+        assert modelled[kernel] == busiest_unit_clocks(kernel, sizes, compute_units)
+    chosen = plan(*sizes, compute_units, "")
+    assert chosen["modelled_clocks"] == min(modelled.values())
+    assert chosen["kernel"] == min(modelled, key=lambda kernel: (modelled[kernel], kernel))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel"),
+    [
+        ((1, 12, 32760, 32760), "pingpong"),  # Wan's self-attention
+        ((1, 12, 32760, 512), "pingpong"),  # and its cross-attention
+        ((2, 24, 8192, 8192), "pingpong"),
+        ((1, 12, 128, 128), "forward"),
+        ((1, 12, 1000, 100_000), "forward"),  # 96 small workgroups spread over more units than 36 large ones
+    ],
+)
+def test_kernels_of_known_shapes(sizes, kernel):
+    assert plan(*sizes, 304, "")["kernel"] == kernel
+
+
+def test_unknown_kernels_are_refused():
+    with pytest.raises(ValueError, match="kernel is 'fast', allowed are forward, pingpong and ''"):
+        plan(1, 1, 1, 1, 304, "fast")
+
+
 def test_a_device_with_more_units_than_work():
     result = plan(1, 1, 100, 100, 304)
     assert result["workgroups_per_compute_unit"] == 1
@@ -50,11 +98,12 @@ def test_a_device_with_more_units_than_work():
 
 def test_sizes_beyond_32_bits():
     longest = 2**31 - 1 - 128
-    result = plan(65535, 65535, longest, longest)
-    tiles = -(-longest // 128)
-    assert result["grid"] == (tiles, 65535, 65535)
-    assert result["workgroups"] == tiles * 65535**2 > 2**55
-    assert tiles * 256 < 2**32  # work-items of a dispatch are counted in 32 bits
+    for kernel, (rows, threads) in KERNELS.items():
+        result = plan(65535, 65535, longest, longest, kernel=kernel)
+        tiles = -(-longest // rows)
+        assert result["grid"] == (tiles, 65535, 65535)
+        assert result["workgroups"] == tiles * 65535**2 > 2**53
+        assert tiles * threads < 2**32  # work-items of a dispatch are counted in 32 bits
     assert result["kv_tiles"] == -(-longest // 64)
 
 

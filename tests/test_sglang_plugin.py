@@ -231,9 +231,28 @@ def test_component_override_on_the_command_line(model, module, works):
 def test_device_that_cannot_run_is_refused_at_selection(runtime, chosen, monkeypatch):
     import liteattention_rocm
 
-    def refuse(device):
+    def refuse(device, rounding):
         raise RuntimeError(f"{device}: gfx1100 has no code object")
 
     monkeypatch.setattr(liteattention_rocm, "prepare", refuse)
     with pytest.raises(ValueError, match="liteattention_rocm: cpu: gfx1100 has no code object"):
         runtime.get_attn_backend(128, BF16)
+
+
+def test_kernel_that_failed_the_self_test_is_refused_at_selection(runtime, chosen):
+    from liteattention_rocm import runtime as device
+    from liteattention_rocm import verdicts
+
+    where = device.target(torch.device("cpu"))
+    failed = {"verdict": "fail", "worst": "bits differ"}
+    verdicts.store(where, {f"attention_{family}_rtz": failed for family in device.DENSE_FAMILIES})
+    try:
+        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtz failed"):
+            runtime.get_attn_backend(128, BF16)
+        with runtime.component_attn_backend_context_manager(
+            None, component_name="text_encoder", allow_global_backend_fallback=True
+        ):
+            assert runtime.get_attn_backend(128, BF16).get_enum().name == "TORCH_SDPA"
+    finally:
+        verdicts.store(where, {})
+    assert runtime.get_attn_backend(128, BF16).get_enum() is member()

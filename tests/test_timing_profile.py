@@ -95,7 +95,7 @@ def test_traces_repeat(aiter):
 def test_a_code_object_in_a_file(tmp_path):
     path = tmp_path / "kernels.hsaco"
     path.write_bytes(_C.code_object("gfx942"))
-    embedded, file = (Kernel.parse(text) for text in ("ours:rtna", f"ours:rtna={path}"))
+    embedded, file = (Kernel.parse(text) for text in ("forward:rtna", f"forward:rtna={path}"))
     clock = {**parameter_sets()["D0"].clock, "l2_miss_interval": 3}
     answers = [kernel.trace(2, 200, 130, [1, 2]).clock(clock) for kernel in (embedded, file)]
     assert answers[0] == answers[1]

@@ -33,10 +33,12 @@ struct ForwardArguments {
   int32_t reserved;
 };
 
-// Geometry of the forward kernel. The host plans with these, the kernel is written for them.
+// Geometry of the forward kernels. The host plans with these, the kernels are written for them.
 constexpr int kHeadDim = 128;
 constexpr int kThreadsPerWorkgroup = 256;
 constexpr int kQueryRowsPerWorkgroup = 128;
+constexpr int kPingpongThreadsPerWorkgroup = 512;
+constexpr int kPingpongQueryRowsPerWorkgroup = 384;
 constexpr int kKvRowsPerTile = 64;
 // A tile is addressed with 32-bit byte offsets from a 64-bit base: the row stride it can span.
 constexpr int64_t kMaxRowStrideBytes = int64_t{1} << 24;

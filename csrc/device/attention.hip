@@ -185,6 +185,14 @@ LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, Buffe
   }
 }
 
+// Sees the boundaries between the kernel's phases, see calibration.hip, and what the dense walk computes in
+// them, see observed.hip; this one only keeps the phases apart.
+struct NoProbe {
+  LRA_DEVICE void boundary(int) { isa::phase_boundary(); }
+  LRA_DEVICE void scores(int, const Float4 (&)[kKvTiles], int) {}
+  LRA_DEVICE void probabilities(int, const Float4 (&)[kKvTiles], const OnlineSoftmax&) {}
+};
+
 // The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
 template <RoundMode kMode>
 LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
@@ -211,8 +219,8 @@ LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int 
 }
 
 // A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
-template <RoundMode kMode, typename Walk, typename Arguments>
-LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile) {
+template <RoundMode kMode, typename Walk, typename Arguments, class Probe>
+LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile, Probe& probe) {
   alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
   alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
@@ -276,9 +284,9 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
       next_value = fetch_value(value, fetch_rows, thread);
     }
 
-    isa::phase_boundary();
+    probe.boundary(0);
     compute_scores(scores, query, key_lds, lane);
-    isa::phase_boundary();
+    probe.boundary(1);
     if constexpr (Walk::kVotes) {
       float tile_maximum[kQueryTiles];
       uint64_t in_favour = 0;
@@ -294,13 +302,15 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
     } else {
       for (int q = 0; q < kQueryTiles; ++q) {
         if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
+        probe.scores(q, scores[q], remaining);
         fold(softmax[q], scores[q], output[q], row_maximum(scores[q], half_swap_address),
              arguments.scale_log2e);
+        probe.probabilities(q, scores[q], softmax[q]);
       }
     }
-    isa::phase_boundary();
+    probe.boundary(2);
     accumulate<kMode>(output, scores, value_lds, lane);
-    isa::phase_boundary();
+    probe.boundary(3);
   }
 
   if (rows == 0) return;
@@ -314,6 +324,7 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 
 }  // namespace
 
+#ifndef LRA_WITHOUT_KERNELS  // others instantiate the same code with a probe
 #define LRA_ATTENTION_KERNEL                                                                                 \
   extern "C" LRA_KERNEL                                                                                      \
       __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup),                \
@@ -321,11 +332,13 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 
 #define LRA_FORWARD_KERNEL(rounding, mode)                                                                   \
   LRA_ATTENTION_KERNEL attention_forward_##rounding(ForwardArguments arguments) {                            \
-    attention_forward<mode, EveryTile>(arguments, __builtin_amdgcn_workgroup_id_x());                        \
+    NoProbe probe;                                                                                           \
+    attention_forward<mode, EveryTile>(arguments, __builtin_amdgcn_workgroup_id_x(), probe);                 \
   }
 #define LRA_SKIP_FORWARD_KERNEL(rounding, mode)                                                              \
   LRA_ATTENTION_KERNEL attention_skip_forward_##rounding(SkipArguments arguments) {                          \
-    attention_forward<mode, ListedTiles>(arguments, ordered_query_tile(arguments));                          \
+    NoProbe probe;                                                                                           \
+    attention_forward<mode, ListedTiles>(arguments, ordered_query_tile(arguments), probe);                   \
   }
 
 LRA_FORWARD_KERNEL(rtne, RoundMode::kRtne)
@@ -340,5 +353,6 @@ extern "C" LRA_KERNEL
     attention_skip_order(OrderArguments arguments) {
   order_by_work(arguments);
 }
+#endif
 
 }  // namespace liteattention_rocm

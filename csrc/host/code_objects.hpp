@@ -13,6 +13,8 @@ enum class RoundMode { kRtne = 0, kRtna = 1, kRtz = 2 };
 // Kernels of every code object, indexed by RoundMode.
 constexpr std::array<const char*, 3> kForwardKernels = {"attention_forward_rtne", "attention_forward_rtna",
                                                         "attention_forward_rtz"};
+constexpr std::array<const char*, 3> kPingpongKernels = {"attention_pingpong_rtne", "attention_pingpong_rtna",
+                                                         "attention_pingpong_rtz"};
 constexpr std::array<const char*, 3> kSkipKernels = {
     "attention_skip_forward_rtne", "attention_skip_forward_rtna", "attention_skip_forward_rtz"};
 constexpr const char* kOrderKernel = "attention_skip_order";
@@ -31,5 +33,12 @@ std::string_view base_architecture(std::string_view arch);
 // The code object for `arch`, features after a colon ignored. Throws std::runtime_error naming what is
 // supported.
 const CodeObject& find_code_object(std::string_view arch);
+
+// The same for the kernels of csrc/device/calibration.hip, which measure a device and serve no attention
+// call.
+const CodeObject& find_calibration_object(std::string_view arch);
+
+// The same for the kernels of csrc/device/observed.hip, which store what they compute on the way.
+const CodeObject& find_observed_object(std::string_view arch);
 
 }  // namespace liteattention_rocm

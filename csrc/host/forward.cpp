@@ -117,8 +117,10 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
-  const hipFunction_t kernel = kernels.forward[static_cast<int>(call.rounding)];
-  const Plan plan(call.problem, kernels.device);
+  const Plan plan(call.problem, kernels.device, call.kernel);
+  const auto rounding = static_cast<size_t>(call.rounding);
+  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
+  const hipFunction_t kernel = (pingpong ? kernels.pingpong : kernels.forward)[rounding];
 
   const CurrentDevice current(hip, device);
   size_t bytes = sizeof arguments;
@@ -128,9 +130,9 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call, launch.first_batch);
     if (const hipError_t error =
-            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2],
-                                     kThreadsPerWorkgroup, 1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text(kForwardKernels[static_cast<int>(call.rounding)], launch));
+            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2], plan.threads(),
+                                     1, 1, 0, stream, nullptr, extra))
+      hip.fail(error, launch_text((pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,7 +23,8 @@ struct ForwardCall {
   Strides query_strides, key_strides, value_strides, out_strides;
   double scale;  // of the scores, before softmax
   RoundMode rounding;
-  uint64_t stream;  // hipStream_t
+  uint64_t stream;                                   // hipStream_t
+  std::optional<DenseKernel> kernel = std::nullopt;  // none: the plan's choice
 };
 
 // compute_units is used by the call that loads the kernels; 0 asks the device. Launches on the call's stream

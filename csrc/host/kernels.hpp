@@ -19,6 +19,7 @@ struct LoadedKernels {
   std::string arch;  // as it was given to the load
   DeviceProperties device;
   std::array<hipFunction_t, kForwardKernels.size()> forward;  // by RoundMode
+  std::array<hipFunction_t, kPingpongKernels.size()> pingpong;
   std::array<hipFunction_t, kSkipKernels.size()> skip_forward;
   hipFunction_t skip_order;
 };

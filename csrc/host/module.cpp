@@ -43,7 +43,7 @@ ForwardCall forward_call(uint64_t query, uint64_t key, uint64_t value, uint64_t 
                          int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
                          const Strides& query_strides, const Strides& key_strides,
                          const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
-                         uint64_t stream) {
+                         uint64_t stream, std::string_view kernel = "") {
   if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
     throw std::invalid_argument("rounding is " + std::to_string(rounding) +
                                 ", allowed are 0 (rtne), 1 (rtna) and 2 (rtz)");
@@ -59,17 +59,18 @@ ForwardCall forward_call(uint64_t query, uint64_t key, uint64_t value, uint64_t 
           out_strides,
           scale,
           static_cast<RoundMode>(rounding),
-          stream};
+          stream,
+          dense_kernel(kernel)};
 }
 
 void py_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query, uint64_t key,
                 uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads,
                 int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
                 const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
-                uint64_t stream) {
+                uint64_t stream, std::string_view kernel) {
   const ForwardCall call =
       forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides,
-                   key_strides, value_strides, out_strides, scale, rounding, stream);
+                   key_strides, value_strides, out_strides, scale, rounding, stream, kernel);
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
@@ -92,9 +93,11 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
 }
 
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
-                 int compute_units) {
-  const Plan plan({batch, heads, kv_heads, seqlen_q, seqlen_kv}, {compute_units});
-  const auto block = py::make_tuple(kThreadsPerWorkgroup, 1, 1);
+                 int compute_units, std::string_view kernel) {
+  const Problem problem{batch, heads, kv_heads, seqlen_q, seqlen_kv};
+  const DeviceProperties device{compute_units};
+  const Plan plan(problem, device, dense_kernel(kernel));
+  const auto block = py::make_tuple(plan.threads(), 1, 1);
   py::list launches;
   for (int64_t i = 0; i < plan.launch_count(); ++i) {
     const Launch launch = plan.launch(i);
@@ -105,6 +108,8 @@ py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_
     launches.append(entry);
   }
   py::dict result;
+  result["kernel"] = kernel_traits(plan.kernel()).name;
+  result["modelled_clocks"] = Plan::modelled_clocks(problem, device, plan.kernel());
   result["grid"] = py::make_tuple(plan.query_tiles(), heads, batch);
   result["block"] = block;
   result["launches"] = launches;
@@ -145,10 +150,11 @@ PYBIND11_MODULE(_C, module) {
       py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"),
       py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"),
       py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
-      py::arg("scale"), py::arg("rounding"), py::arg("stream"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. ValueError: an argument the kernel can't take, before "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
   module.def(
@@ -176,11 +182,11 @@ PYBIND11_MODULE(_C, module) {
       "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
       "the "
       "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
-  module.def(
-      "plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
-      py::arg("seqlen_kv"), py::arg("compute_units"),
-      "What forward would launch: grid in workgroups (query tiles, heads, batch), block in work-items, the "
-      "launches, and how the workgroups spread over the compute units.");
+  module.def("plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
+             py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
+             "What forward would launch: the kernel and its modelled clocks on the busiest compute unit, "
+             "grid in workgroups (query tiles, heads, batch), block in work-items, the "
+             "launches, and how the workgroups spread over the compute units.");
   module.def(
       "code_object",
       [](std::string_view arch) {
@@ -188,6 +194,20 @@ PYBIND11_MODULE(_C, module) {
         return py::bytes(static_cast<const char*>(object.image), object.bytes);
       },
       py::arg("arch"), "The embedded code object (ELF) for an architecture.");
+  module.def(
+      "calibration_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_calibration_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that measure a device.");
+  module.def(
+      "observed_code_object",
+      [](std::string_view arch) {
+        const CodeObject& object = find_observed_object(arch);
+        return py::bytes(static_cast<const char*>(object.image), object.bytes);
+      },
+      py::arg("arch"), "The embedded code object (ELF) of the kernels that store what they compute.");
   module.def(
       "architectures",
       [] {
@@ -202,8 +222,10 @@ PYBIND11_MODULE(_C, module) {
         std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
         names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
         names.push_back(kOrderKernel);
+        names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, "
-      "then the one that orders skip lists.");
+      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
+      "the "
+      "one that orders skip lists, then the dense ones for large grids by rounding.");
 }

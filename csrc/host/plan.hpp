@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace liteattention_rocm {
 
@@ -14,6 +16,25 @@ struct DeviceProperties {
   int compute_units;
 };
 
+// The kernels that compute dense attention, and what a plan needs to know of them.
+enum class DenseKernel { kForward, kPingpong };
+
+struct KernelTraits {
+  // Modelled clocks (D0 of docs/timing.md, rtz) of a compute unit with one workgroup, or with a pair.
+  struct Clocks {
+    double fixed, per_kv_tile;
+  };
+  const char* name;
+  int query_rows, threads;  // of a workgroup
+  Clocks alone;
+  std::optional<Clocks> paired;  // none: one workgroup fills a compute unit
+};
+
+const KernelTraits& kernel_traits(DenseKernel kernel);
+
+// The kernel of that name, none for "". Throws std::invalid_argument for other names.
+std::optional<DenseKernel> dense_kernel(std::string_view name);
+
 struct Launch {
   std::array<uint32_t, 3> grid;  // workgroups: query tiles, heads, batch entries
   int64_t first_batch;
@@ -21,8 +42,16 @@ struct Launch {
 
 class Plan {
  public:
-  // Throws std::invalid_argument naming the size that is out of range.
-  Plan(const Problem& problem, const DeviceProperties& device);
+  // With the kernel that `modelled_clocks` calls fastest, unless one is given. Throws std::invalid_argument
+  // naming the size that is out of range.
+  Plan(const Problem& problem, const DeviceProperties& device,
+       std::optional<DenseKernel> kernel = std::nullopt);
+
+  // Of the compute unit with most work: workgroups are dealt out evenly, and those of a pair end together.
+  static double modelled_clocks(const Problem& problem, const DeviceProperties& device, DenseKernel kernel);
+
+  DenseKernel kernel() const { return kernel_; }
+  int threads() const { return kernel_traits(kernel_).threads; }  // of a workgroup
 
   int64_t launch_count() const { return launch_count_; }  // 0 when there is nothing to write
   Launch launch(int64_t index) const;
@@ -38,6 +67,7 @@ class Plan {
  private:
   Problem problem_;
   DeviceProperties device_;
+  DenseKernel kernel_;
   int64_t query_tiles_, kv_tiles_, workgroups_, workgroups_per_compute_unit_, launch_count_;
 };
 

@@ -38,14 +38,14 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
 
 void skip_forward(int library, int device, std::string_view arch, int compute_units, const SkipCall& call) {
   const HipLibrary& hip = hip_library(library);
-  const Plan shape(call.forward.problem, {1});
+  const Plan shape(call.forward.problem, {1}, DenseKernel::kForward);
   if (shape.launch_count() == 0) return;
   SkipArguments arguments = checked_arguments(call, shape);
 
   const auto stream = reinterpret_cast<hipStream_t>(call.forward.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
   const int rounding = static_cast<int>(call.forward.rounding);
-  const Plan plan(call.forward.problem, kernels.device);
+  const Plan plan(call.forward.problem, kernels.device, DenseKernel::kForward);
 
   const CurrentDevice current(hip, device);
   size_t bytes = sizeof arguments;

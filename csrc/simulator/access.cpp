@@ -85,14 +85,32 @@ void find_flat(const Wave& wave, const Instruction& instruction, const Instructi
     const uint64_t address =
         uniform + row[lane] + (based ? 0 : static_cast<uint64_t>(row[kLanes + lane]) << 32);
     const uint64_t high = address >> 32 << 32;
-    if (instruction.encoding == Encoding::kFlat && high == kPrivateAperture) continue;
-    if (instruction.encoding == Encoding::kFlat && high == kSharedAperture) {
+    if (instruction.encoding == Encoding::kFlat && high == kPrivateAperture) {
+      out.scratch_kind = traits.access;
+      out.scratch.push_back({static_cast<unsigned>(lane) * wave.group->scratch_bytes + (address & 0xFFFFFFFF),
+                             traits.element_bytes, static_cast<int16_t>(lane)});
+    } else if (instruction.encoding == Encoding::kFlat && high == kSharedAperture) {
       out.lds_kind = traits.access;
       out.lds.push_back({address - kSharedAperture, traits.element_bytes, static_cast<int16_t>(lane)});
     } else {
       out.memory.push_back({address, traits.element_bytes, static_cast<int16_t>(lane)});
     }
   }
+}
+
+void find_scratch(const Wave& wave, const Instruction& instruction, const InstructionTraits& traits,
+                  Accesses& out) {
+  const Operand &vector = instruction.src[0], &scalar = instruction.src[1];
+  const uint32_t* row = is_present(vector) ? lane_row(wave, vector) : nullptr;
+  const uint32_t uniform =
+      static_cast<uint32_t>(instruction.offset) + (is_present(scalar) ? scalar_value(wave, scalar) : 0);
+  out.memory_kind = Access::kNone;
+  out.scratch_kind = traits.access;
+  for (int lane = 0; lane < kLanes; ++lane)
+    if (wave.exec() >> lane & 1)
+      out.scratch.push_back({static_cast<unsigned>(lane) * wave.group->scratch_bytes +
+                                 static_cast<uint32_t>(uniform + (row ? row[lane] : 0)),
+                             traits.element_bytes, static_cast<int16_t>(lane)});
 }
 
 void find_scalar(const Wave& wave, const Step& step, const Instruction& instruction,
@@ -120,8 +138,9 @@ void find_scalar(const Wave& wave, const Step& step, const Instruction& instruct
 void Accesses::clear() {
   memory.clear();
   lds.clear();
-  memory_kind = lds_kind = Access::kNone;
-  device_scope = buffer = false;
+  scratch.clear();
+  memory_kind = lds_kind = scratch_kind = Access::kNone;
+  buffer = false;
 }
 
 void find_accesses(const Wave& wave, const Step& step, Accesses& out) {
@@ -131,12 +150,12 @@ void find_accesses(const Wave& wave, const Step& step, Accesses& out) {
   if (traits.access == Access::kNone) return;
   if (traits.lds) return find_lds(wave, instruction, traits, out);
   out.memory_kind = traits.access;
-  out.device_scope = traits.device_scope;
   if (instruction.lds) find_lds_transfer(wave, instruction, out);
   switch (instruction.encoding) {
   case Encoding::kMubuf: return find_buffer(wave, instruction, traits, out);
   case Encoding::kFlat:
   case Encoding::kGlobal: return find_flat(wave, instruction, traits, out);
+  case Encoding::kScratch: return find_scratch(wave, instruction, traits, out);
   case Encoding::kSmem: return find_scalar(wave, step, instruction, traits, out);
   default: return;
   }

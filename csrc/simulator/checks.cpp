@@ -1,5 +1,6 @@
 #include "checks.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "program.hpp"
@@ -11,6 +12,10 @@ namespace {
 
 std::string register_name(unsigned vector) {
   return vector < 256 ? "v" + std::to_string(vector) : "a" + std::to_string(vector - 256);
+}
+
+std::string first_lane(const Wave& wave) {
+  return wave.exec() ? "lane " + std::to_string(__builtin_ctzll(wave.exec())) : "no lane";
 }
 
 void rebuild_watch(WaveChecks& checks) {
@@ -45,26 +50,24 @@ bool touches(const std::array<uint64_t, kWords>& mask, const RegisterRange& rang
 void pending(const Wave& wave, const Step& step, const std::string& name, const Step& load,
              const char* counter) {
   report_finding(wave, step, "waits",
-                 "touches " + name + " before an s_waitcnt " + counter +
-                     " covers the load into it: " + describe(wave, load));
+                 (name[0] == 's' ? "" : first_lane(wave) + " ") + "touches " + name +
+                     " before an s_waitcnt " + counter + " covers the load into it: " + describe(wave, load));
 }
 
-bool reads(const Wave& wave, const Step& step, const RegisterRange& range) {
-  const Instruction& instruction = wave.group->program->instruction(step);
+bool reads(const Instruction& instruction, const RegisterRange& range) {
   for (unsigned i = 0; i < instruction.read_count; ++i)
     if (range.overlaps({instruction.reads[i].first, instruction.reads[i].count})) return true;
   return false;
 }
 
 // A vector memory load may overwrite the result of an earlier one: they return in order.
-void check_pending(Wave& wave, const Step& step) {
+void check_pending(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
   const WaveChecks& checks = wave.checks;
-  const StepDetail& detail = wave.group->program->detail(step);
   unsigned which = 0;
   for (int i = 0; i < checks.vector_memory_count; ++i) {
     const Outstanding& load = checks.vector_memory[static_cast<size_t>(i)];
     if ((load.watch & step.watch) && touches(detail.vector_mask, load.result, which)) {
-      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(wave, step, load.result)) continue;
+      if (detail.effect == Effect::kVectorMemory && !load.flat && !reads(instruction, load.result)) continue;
       pending(wave, step, register_name(which), *load.step, "vmcnt");
     }
   }
@@ -82,40 +85,49 @@ void check_pending(Wave& wave, const Step& step) {
 struct Requirement {
   unsigned states = 0;
   const char* what = "";
-  void demand(unsigned at_least, const char* reason) {
-    if (at_least > states) *this = {at_least, reason};
+  unsigned vector = 0;  // the first register that both touch
+  void demand(unsigned at_least, const char* reason, const RegisterRange& one, const RegisterRange& other) {
+    if (at_least > states) *this = {at_least, reason, std::max(one.first, other.first)};
   }
 };
 
 Requirement required_by_matrix(const StepDetail& now, const StepDetail& made) {
+  const bool small = made.passes == 4;  // of the two float64 forms
+  const unsigned operand_states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  if (now.a.overlaps(made.result)) needed.demand(made.ready, "reads as operand A");
-  if (now.b.overlaps(made.result)) needed.demand(made.ready, "reads as operand B");
+  if (now.a.overlaps(made.result)) needed.demand(operand_states, "reads as operand A", now.a, made.result);
+  if (now.b.overlaps(made.result)) needed.demand(operand_states, "reads as operand B", now.b, made.result);
   if (now.c == made.result) {
-    if (made.passes == 2) needed.demand(2, "reads as operand C");
+    if (made.passes == 2) needed.demand(2, "reads as operand C", now.c, made.result);
+    if (made.float64 && small && now.float64 && now.passes == 4)
+      needed.demand(4, "reads as operand C", now.c, made.result);
   } else if (now.c.overlaps(made.result) && (made.xdl || !now.xdl)) {
-    needed.demand(made.passes + (made.xdl ? 1u : 0u), "reads as an overlapping operand C");
+    needed.demand(made.float64 ? (small ? 4u : 9u) : made.passes + (made.xdl ? 1u : 0u),
+                  "reads as an overlapping operand C", now.c, made.result);
   }
   return needed;
 }
 
 Requirement required_by_other(const Instruction& instruction, const StepDetail& now, const StepDetail& made) {
+  const bool memory = now.effect != Effect::kNone, small = made.passes == 4;
+  const unsigned states = made.float64 ? (small ? 6u : 11u) : made.passes + (made.xdl ? 3u : 2u);
   Requirement needed;
-  unsigned which = 0;
-  if (touches(now.vector_mask, made.result, which)) needed.demand(made.ready, "touches");
-  if (made.xdl && now.effect == Effect::kNone) {
-    for (unsigned i = 0; i < instruction.write_count; ++i) {
-      const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
-      if (written.overlaps(made.c)) needed.demand(made.passes - 1u, "overwrites operand C and so");
-    }
+  for (unsigned i = 0; i < instruction.read_count; ++i) {
+    const RegisterRange read{instruction.reads[i].first, instruction.reads[i].count};
+    if (made.result.overlaps(read))
+      needed.demand(made.float64 && memory ? (small ? 9u : 18u) : states, "touches", read, made.result);
+  }
+  for (unsigned i = 0; i < instruction.write_count; ++i) {
+    const RegisterRange written{instruction.writes[i].first, instruction.writes[i].count};
+    if (made.result.overlaps(written)) needed.demand(states, "touches", written, made.result);
+    if (made.xdl && written.overlaps(made.c))
+      needed.demand(made.passes - 1u, "overwrites operand C and so", written, made.c);
   }
   return needed;
 }
 
-void check_matrix(Wave& wave, const Step& step) {
+void check_matrix(Wave& wave, const Step& step, const StepDetail& now, const Instruction& instruction) {
   WaveChecks& checks = wave.checks;
-  const Program& program = *wave.group->program;
-  const StepDetail& now = program.detail(step);
   bool expired = false;
   for (int i = 0; i < checks.matrix_count;) {
     const MatrixInFlight& entry = checks.matrix[static_cast<size_t>(i)];
@@ -127,12 +139,13 @@ void check_matrix(Wave& wave, const Step& step) {
     }
     const Requirement needed = now.effect == Effect::kMatrix
                                    ? required_by_matrix(now, *entry.detail)
-                                   : required_by_other(program.instruction(step), now, *entry.detail);
+                                   : required_by_other(instruction, now, *entry.detail);
     if (elapsed < needed.states)
       report_finding(wave, step, "wait_states",
-                     std::string(needed.what) + " the result of a matrix instruction after " +
-                         std::to_string(elapsed) + " wait states; it takes " + std::to_string(needed.states) +
-                         ": " + describe(wave, *entry.step));
+                     name_vector(wave, needed.vector) + ": " + needed.what +
+                         " the result of a matrix instruction after " + std::to_string(elapsed) +
+                         " wait states; it takes " + std::to_string(needed.states) + ": " +
+                         describe(wave, *entry.step));
     ++i;
   }
   if (expired) rebuild_watch(checks);
@@ -171,6 +184,7 @@ void WaveChecks::reset(bool check_waits, bool check_wait_states) {
   lds_transfers = 0;
   vector_memory_count = lgkm_count = matrix_count = 0;
   lds_begin = lds_end = 0;
+  hazards.reset();
 }
 
 bool WaveChecks::is_outstanding(uint64_t wanted) const {
@@ -179,6 +193,18 @@ bool WaveChecks::is_outstanding(uint64_t wanted) const {
   for (int i = 0; i < lgkm_count; ++i)
     if (lgkm[static_cast<size_t>(i)].serial == wanted) return true;
   return false;
+}
+
+std::string name_vector(const Wave& wave, unsigned vector) {
+  return register_name(vector) + " of " + first_lane(wave);
+}
+
+uint64_t WaveChecks::completed() const {
+  uint64_t first = serial + 1;
+  for (int i = 0; i < vector_memory_count; ++i)
+    first = std::min(first, vector_memory[static_cast<size_t>(i)].serial);
+  for (int i = 0; i < lgkm_count; ++i) first = std::min(first, lgkm[static_cast<size_t>(i)].serial);
+  return first - 1;
 }
 
 unsigned matrix_requirement(const Program& program, const Step& producer, const Step& consumer) {
@@ -190,9 +216,15 @@ unsigned matrix_requirement(const Program& program, const Step& producer, const 
 }
 
 void check_step(Wave& wave, const Step& step) {
-  if (wave.checks.matrix_count) check_matrix(wave, step);
+  const Program& program = *wave.group->program;
+  check_registers(wave, step, program.detail(step), program.instruction(step));
+}
+
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction) {
+  if (wave.checks.matrix_count) check_matrix(wave, step, detail, instruction);
   if (!wave.checks.report_waits) return;
-  if (wave.checks.vector_memory_count | wave.checks.lgkm_count) check_pending(wave, step);
+  if (wave.checks.vector_memory_count | wave.checks.lgkm_count)
+    check_pending(wave, step, detail, instruction);
 }
 
 static void append(std::vector<Outstanding>& queue, int& count, const Outstanding& entry) {
@@ -280,14 +312,15 @@ bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end) {
   return false;
 }
 
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end) {
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane) {
   if (!wave.checks.report_waits) return;
   for (int i = 0; i < wave.checks.vector_memory_count; ++i) {
     const Outstanding& load = wave.checks.vector_memory[static_cast<size_t>(i)];
     if (load.lds_begin < end && begin < load.lds_end)
       report_finding(
           wave, step, "waits",
-          "touches LDS byte " + std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
+          "lane " + std::to_string(lane) + " touches LDS byte " +
+              std::to_string(begin > load.lds_begin ? begin : load.lds_begin) +
               " before an s_waitcnt vmcnt covers the transfer into it: " + describe(wave, *load.step));
   }
 }

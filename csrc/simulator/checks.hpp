@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hazards.hpp"
 #include "program.hpp"
 
 namespace gfx942 {
@@ -46,18 +47,25 @@ struct WaveChecks {
   std::vector<Outstanding> vector_memory = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::vector<Outstanding> lgkm = std::vector<Outstanding>(kMaxVmcnt + 1);
   std::array<MatrixInFlight, 24> matrix;
+  HazardHistory hazards;
 
   void reset(bool check_waits, bool check_wait_states);
   bool is_outstanding(uint64_t serial) const;
+  // Every memory instruction up to this serial number has been waited for.
+  uint64_t completed() const;
 };
 
 // Ends the launch with what a check has found or, where findings are collected, lists it.
 void report_finding(const Wave& wave, const Step& step, const char* check, const std::string& reason);
+// "v3 of lane 0", the first active lane; accumulators are numbered from 256.
+std::string name_vector(const Wave& wave, unsigned vector);
 // Wait states that `consumer` needs behind the matrix instruction `producer`.
 unsigned matrix_requirement(const class Program& program, const Step& producer, const Step& consumer);
 
 // Called before a step whose `watch` meets the wave's: throws when it really touches something outstanding.
 void check_step(Wave& wave, const Step& step);
+// The same for an instruction with other registers than the program has there.
+void check_registers(Wave& wave, const Step& step, const StepDetail& detail, const Instruction& instruction);
 // Called after a step with an Effect.
 void track_step(Wave& wave, const Step& step);
 // s_waitcnt.
@@ -67,7 +75,8 @@ void wait_for(Wave& wave, unsigned vmcnt, unsigned lgkmcnt);
 void mark_lds_transfer(Wave& wave, uint32_t first);
 // Whether a transfer into LDS that this wave issued is still to write some byte of [begin, end).
 bool lds_transfer_pending(const Wave& wave, uint32_t begin, uint32_t end);
-// Throws when a byte of [begin, end) is still to be written by a transfer into LDS that this wave issued.
-void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end);
+// Throws when a byte of [begin, end), a lane's, is still to be written by a transfer into LDS that this wave
+// issued.
+void check_lds_access(Wave& wave, const Step& step, uint32_t begin, uint32_t end, int lane);
 
 }  // namespace gfx942

@@ -205,6 +205,7 @@ void Clock::start_waves() {
     const WorkgroupTrace& group = trace_.workgroups[g];
     const auto start = static_cast<uint64_t>(g * parameters_.dispatch_interval / kClocksPerSlot);
     group_start_.push_back(start);
+    result_.stamps.emplace_back(group.waves.size());
     for (uint32_t w = 0; w < group.waves.size(); ++w) {
       ClockWave& wave = waves_.emplace_back();
       wave.trace = &group;
@@ -394,6 +395,8 @@ void Clock::issue(Simd& simd, ClockWave& wave, const Shape& shape, uint64_t slot
     break;
   case Port::kScalar:
     simd.scalar_free = slot + 1;
+    if (instruction.op == Op::S_MEMTIME || instruction.op == Op::S_MEMREALTIME)
+      result_.stamps[wave.group][wave.index].push_back(now);
     if (shape.category == Category::kScalarMemory)
       wave.lgkm.push_back(now + static_cast<uint64_t>(parameters_.scalar_memory_latency));
     if (shape.branch && wave.next < wave.events->size()) {

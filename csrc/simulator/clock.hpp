@@ -86,6 +86,7 @@ struct ClockResult {
   uint64_t loads = 0, stores = 0, flat = 0, branches = 0;
   std::array<uint64_t, 3> matrix_by_shape{};  // 16x16x16, 32x32x8, others
   std::vector<TimelineEntry> timeline;
+  std::vector<std::vector<std::vector<uint64_t>>> stamps;  // clocks at which [workgroup][wave] read a clock
 };
 
 ClockResult run_clock(const LaunchTrace& trace, const ClockParameters& parameters);

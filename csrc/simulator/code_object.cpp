@@ -7,14 +7,13 @@
 #include <set>
 
 #include "hip_error.hpp"
+#include "loader_rules.hpp"
 
 namespace gfx942 {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kDescriptorBytes = 64;
 constexpr uint64_t kMaxKernargBytes = 1 << 20;
-constexpr uint64_t kMaxPrivateBytes = 1 << 20;
 
 [[noreturn]] void invalid(const std::string& message) {
   throw HipError(hipErrorInvalidImage, "code object: " + message);
@@ -46,6 +45,10 @@ KernelMetadata read_kernel(const MessagePack& entry) {
   kernel.vgprs = static_cast<uint32_t>(entry.number(".vgpr_count", 0));
   kernel.agprs = static_cast<uint32_t>(entry.number(".agpr_count", 0));
   kernel.sgprs = static_cast<uint32_t>(entry.number(".sgpr_count", 0));
+  if (const MessagePack* dynamic_stack = entry.find(".uses_dynamic_stack", Type::kBoolean)) {
+    kernel.dynamic_stack_given = true;
+    kernel.dynamic_stack = dynamic_stack->integer;
+  }
   if (const MessagePack* required = entry.find(".reqd_workgroup_size", Type::kArray)) {
     if (required->items.size() != 3) invalid("metadata: .reqd_workgroup_size of " + kernel.name);
     for (int i = 0; i < 3; ++i) {
@@ -101,7 +104,7 @@ std::vector<KernelMetadata> read_kernels(const ElfFile& elf) {
   }
   for (const ElfFile::Symbol& symbol : elf.symbols) {
     const std::string& name = symbol.name;
-    if (!symbol.defined || name.size() <= 3 || name.compare(name.size() - 3, 3, ".kd") != 0) continue;
+    if (!symbol.defined() || name.size() <= 3 || name.compare(name.size() - 3, 3, ".kd") != 0) continue;
     if (!known.insert(name).second) continue;
     KernelMetadata kernel;
     kernel.name = name.substr(0, name.size() - 3);
@@ -150,6 +153,8 @@ Mapping::~Mapping() {
 
 LoadedModule::LoadedModule(const std::vector<uint8_t>& file) {
   const ElfFile elf = read_elf(file);
+  check_elf(elf);
+  check_metadata(elf);
   map_segments(elf, file);
   relocate(elf);
   load_kernels(elf);
@@ -176,41 +181,21 @@ void LoadedModule::map_segments(const ElfFile& elf, const std::vector<uint8_t>& 
 }
 
 void LoadedModule::relocate(const ElfFile& elf) {
-  const auto target = [&](uint64_t address, uint64_t bytes) {
-    if (!elf.segment_of(address, bytes))
-      invalid("a relocation at " + hex(address) + " lies outside the segments");
-    return reinterpret_cast<uint8_t*>(bias_ + address);
-  };
-  const auto put = [&](uint64_t address, uint64_t value, uint64_t bytes) {
-    std::memcpy(target(address, bytes), &value, bytes);
-  };
   for (const ElfFile::Relocation& relocation : elf.relocations) {
-    if (relocation.type == kRelocationNone) continue;
     const uint64_t addend = static_cast<uint64_t>(relocation.addend);
-    uint64_t value = bias_ + addend;  // R_AMDGPU_RELATIVE64
-    if (relocation.type != kRelocationRelative64) {
-      const ElfFile::Symbol* symbol = relocation.symbol ? &elf.symbols[relocation.symbol] : nullptr;
-      if (symbol && !symbol->defined && !symbol->weak)
-        throw HipError(hipErrorSharedObjectSymbolNotFound,
-                       "code object: symbol '" + symbol->name + "' is not defined in it");
-      value = symbol && symbol->defined ? bias_ + symbol->address + addend : addend;
-    }
+    uint64_t value = bias_ + addend, bytes = 4;
+    if (relocation.type != kRelocationRelative64) value += elf.symbols[relocation.symbol].address;
     switch (relocation.type) {
     case kRelocationRelative64:
-    case kRelocationAbs64: put(relocation.address, value, 8); break;
-    case kRelocationRel64: put(relocation.address, value - (bias_ + relocation.address), 8); break;
-    case kRelocationAbs32Lo: put(relocation.address, value & UINT32_MAX, 4); break;
-    case kRelocationAbs32Hi: put(relocation.address, value >> 32, 4); break;
+    case kRelocationAbs64: bytes = 8; break;
+    case kRelocationAbs32Hi: value >>= 32; break;
     case kRelocationAbs32:
-      if (value > UINT32_MAX) invalid("a 32-bit relocation at " + hex(relocation.address) + " overflows");
-      put(relocation.address, value, 4);
+      require(value <= UINT32_MAX, "the value of the 32-bit relocation at " + hex(relocation.address),
+              hex(value), "what 32 bits hold");
       break;
-    default: invalid("relocation type " + std::to_string(relocation.type) + " is not supported");
+    default: break;  // kRelocationAbs32Lo
     }
-  }
-  for (const uint64_t address : elf.relative_words) {
-    uint8_t* word = target(address, 8);
-    put(address, load<uint64_t>(word) + bias_, 8);
+    std::memcpy(reinterpret_cast<uint8_t*>(bias_ + relocation.address), &value, bytes);
   }
 }
 
@@ -218,7 +203,7 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
   std::map<const ElfFile::Segment*, std::shared_ptr<const Program>> programs;
   std::map<std::string, const ElfFile::Symbol*> descriptors;
   for (const ElfFile::Symbol& symbol : elf.symbols) {
-    if (!symbol.defined || symbol.name.empty()) continue;
+    if (!symbol.defined() || symbol.name.empty()) continue;
     if (symbol.name.size() > 3 && symbol.name.compare(symbol.name.size() - 3, 3, ".kd") == 0)
       descriptors[symbol.name] = &symbol;
     else if (symbol.type == kSymbolObject && elf.segment_of(symbol.address, symbol.bytes))
@@ -226,23 +211,24 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
   }
   for (KernelMetadata& metadata : read_kernels(elf)) {
     const auto found = descriptors.find(metadata.symbol);
-    if (found == descriptors.end())
-      invalid("kernel " + metadata.name + " has no descriptor symbol " + metadata.symbol);
+    require(found != descriptors.end(), ".symbol of kernel " + metadata.name, "'" + metadata.symbol + "'",
+            "the dynamic symbol of a kernel descriptor, NAME.kd");
     const uint64_t address = found->second->address;
-    if (!elf.segment_of(address, kDescriptorBytes))
-      invalid("the descriptor of kernel " + metadata.name + " lies outside the segments");
+    const uint8_t* descriptor = reinterpret_cast<const uint8_t*>(bias_ + address);
+    check_descriptor(descriptor, metadata, elf.code_object_version);
     auto function = std::make_unique<Function>();
     Kernel& kernel = function->kernel;
     kernel.name = metadata.name;
-    kernel.descriptor = read_descriptor(reinterpret_cast<const uint8_t*>(bias_ + address));
+    kernel.descriptor = read_descriptor(descriptor);
     kernel.descriptor_address = bias_ + address;
     kernel.load_bias = bias_;
     kernel.code_object_version = static_cast<uint32_t>(elf.code_object_version);
     const uint64_t entry = address + static_cast<uint64_t>(kernel.descriptor.kernel_code_entry_byte_offset);
     const ElfFile::Segment* code = elf.segment_of(entry, 4);
-    if (!code || !code->executable || entry % 4 || code->address % 4 ||
-        entry - code->address >= code->file_bytes)
-      invalid("the entry of kernel " + metadata.name + ", " + hex(entry) + ", is not in its code");
+    const std::string entry_of = "the entry of kernel " + metadata.name;
+    require(entry % 256 == 0, entry_of, hex(entry), "a multiple of 256");
+    require(code && code->executable && entry - code->address < code->file_bytes, entry_of, hex(entry),
+            "an address in the file's part of an executable segment");
     kernel.entry = bias_ + entry;
     std::shared_ptr<const Program>& program = programs[code];
     if (!program) {
@@ -251,21 +237,6 @@ void LoadedModule::load_kernels(const ElfFile& elf) {
     }
     kernel.program = program;
 
-    metadata.kernarg_bytes = std::max<uint64_t>(metadata.kernarg_bytes, kernel.descriptor.kernarg_size);
-    metadata.group_bytes =
-        std::max<uint64_t>(metadata.group_bytes, kernel.descriptor.group_segment_fixed_size);
-    metadata.private_bytes =
-        std::max<uint64_t>(metadata.private_bytes, kernel.descriptor.private_segment_fixed_size);
-    if (metadata.private_bytes > kMaxPrivateBytes || metadata.kernarg_bytes > kMaxKernargBytes)
-      invalid("kernel " + metadata.name + " wants " + std::to_string(metadata.private_bytes) +
-              " bytes of scratch and " + std::to_string(metadata.kernarg_bytes) + " bytes of arguments");
-    // Dwords of arguments that the hardware loads into SGPRs: count in bits 0..6, offset in bits 7..15.
-    const uint64_t preload = kernel.descriptor.kernarg_preload;
-    if (preload & 0x7F && 4 * ((preload & 0x7F) + (preload >> 7)) > metadata.kernarg_bytes)
-      invalid("kernel " + metadata.name + " preloads arguments beyond its " +
-              std::to_string(metadata.kernarg_bytes) + " bytes of them");
-    kernel.descriptor.private_segment_fixed_size = static_cast<uint32_t>(metadata.private_bytes);
-    kernel.descriptor.group_segment_fixed_size = static_cast<uint32_t>(metadata.group_bytes);
     function->metadata = std::move(metadata);
     functions_[function->kernel.name] = std::move(function);
   }

@@ -27,6 +27,8 @@ struct KernelMetadata {
   std::array<uint32_t, 3> required_workgroup_size{};  // zeros: any
   uint32_t vgprs = 0, agprs = 0, sgprs = 0;           // vgprs: the whole unified count
 
+  bool dynamic_stack = false, dynamic_stack_given = false;
+
   // End of the last argument that the caller provides.
   uint64_t explicit_bytes() const;
 };

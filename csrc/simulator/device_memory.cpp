@@ -5,6 +5,7 @@
 
 #include "hip_error.hpp"
 #include "locks.hpp"
+#include "unwritten.hpp"
 
 namespace gfx942 {
 namespace {
@@ -26,6 +27,7 @@ void* DeviceMemory::allocate(uint64_t bytes, MemoryKind kind) {
   if (bytes <= kPoisonedBytes) std::memset(memory->begin(), 0xFF, bytes);
   std::lock_guard lock(locks().memory);
   uint8_t* begin = memory->begin();
+  if (kind == MemoryKind::kDevice) UnwrittenMemory::instance().add(reinterpret_cast<uint64_t>(begin), bytes);
   allocations_[reinterpret_cast<uint64_t>(begin)] = {std::move(memory), bytes, kind};
   allocated_ += bytes;
   return begin;
@@ -37,6 +39,7 @@ bool DeviceMemory::release(void* address, MemoryKind kind) {
   const auto found = allocations_.find(reinterpret_cast<uint64_t>(address));
   if (found == allocations_.end() || found->second.kind != kind) return false;
   memory = std::move(found->second.memory);
+  UnwrittenMemory::instance().remove(found->first, found->second.bytes);
   allocated_ -= found->second.bytes;
   allocations_.erase(found);
   return true;
@@ -55,6 +58,7 @@ bool DeviceMemory::unregister_range(const void* address, Origin origin) {
   std::vector<Registration>& stack = found->second;
   for (size_t i = stack.size(); i-- > 0;) {
     if (stack[i].origin != origin) continue;
+    UnwrittenMemory::instance().remove(found->first, stack[i].bytes);
     stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(i));
     if (stack.empty()) registrations_.erase(found);
     return true;

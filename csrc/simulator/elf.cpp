@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hip_error.hpp"
+#include "loader_rules.hpp"
 
 namespace gfx942 {
 namespace {
@@ -48,7 +49,8 @@ class ElfReader {
   ElfFile read() {
     read_header();
     read_program_headers();
-    if (dynamic_bytes_) read_dynamic();
+    read_sections();
+    read_dynamic();
     return std::move(out_);
   }
 
@@ -77,49 +79,94 @@ class ElfReader {
     if (at<uint16_t>(18) != kMachineAmdgpu)
       throw HipError(hipErrorNoBinaryForGpu, "ELF machine " + std::to_string(at<uint16_t>(18)) +
                                                  " is not AMDGPU; this device is gfx942");
-    const uint32_t mach = at<uint32_t>(48) & 0xFF;
+    out_.flags = at<uint32_t>(48);
+    const uint32_t mach = out_.flags & 0xFF;
     if (mach != kMachGfx942 && mach != kMachGfx9_4Generic)
       throw HipError(hipErrorNoBinaryForGpu,
                      "the code object is for " + machine_name(mach) + "; this device is gfx942");
-    if (at<uint8_t>(7) != kOsAbiHsa) invalid("its OS ABI is not AMDGPU HSA");
-    if (at<uint16_t>(16) != 3) invalid("not a linked (ET_DYN) ELF file");
+    require(at<uint8_t>(6) == 1, "EI_VERSION", at<uint8_t>(6), "1");
+    require(at<uint32_t>(20) == 1, "e_version", at<uint32_t>(20), "1");
+    require(at<uint16_t>(52) == 64, "e_ehsize", at<uint16_t>(52), "64");
+    require(at<uint8_t>(7) == kOsAbiHsa, "EI_OSABI", at<uint8_t>(7), "64, ELFOSABI_AMDGPU_HSA");
+    require(at<uint16_t>(16) == 3, "e_type", at<uint16_t>(16), "3, ET_DYN: a linked code object");
     const int abi = at<uint8_t>(8);
-    if (abi < 2 || abi > 4)
-      invalid("code object ABI version " + std::to_string(abi) +
-              " is not supported (2 to 4: code object v4 to v6)");
+    require(abi >= 2 && abi <= 4, "EI_ABIVERSION", static_cast<uint64_t>(abi),
+            "2 to 4: code object V4 to V6");
     out_.code_object_version = abi + 2;
   }
 
   void read_program_headers() {
     const uint64_t table = at<uint64_t>(32);
     const uint64_t count = at<uint16_t>(56);
-    if (count && at<uint16_t>(54) != 56) invalid("malformed ELF program headers");
-    std::vector<std::pair<uint64_t, uint64_t>> notes;
+    require(!count || at<uint16_t>(54) == 56, "e_phentsize", at<uint16_t>(54), "56");
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t entry = table + i * 56;
-      const uint32_t type = at<uint32_t>(entry), flags = at<uint32_t>(entry + 4);
-      const uint64_t offset = at<uint64_t>(entry + 8), address = at<uint64_t>(entry + 16);
-      const uint64_t file_bytes = at<uint64_t>(entry + 32), memory_bytes = at<uint64_t>(entry + 40);
-      const uint64_t alignment = at<uint64_t>(entry + 48);
-      constexpr uint32_t kLoad = 1, kDynamic = 2, kNote = 4;
-      if (type != kLoad && type != kDynamic && type != kNote) continue;
-      if (offset > file_.size() || file_bytes > file_.size() - offset)
+      const ElfFile::ProgramHeader header{at<uint32_t>(entry),      at<uint32_t>(entry + 4),
+                                          at<uint64_t>(entry + 8),  at<uint64_t>(entry + 16),
+                                          at<uint64_t>(entry + 32), at<uint64_t>(entry + 40),
+                                          at<uint64_t>(entry + 48)};
+      if (header.offset > file_.size() || header.file_bytes > file_.size() - header.offset)
         invalid("truncated: segment " + std::to_string(i) + " ends beyond the file");
-      if (type == kNote) notes.emplace_back(offset, file_bytes);
-      if (type == kDynamic) dynamic_ = offset, dynamic_bytes_ = file_bytes;
-      if (type != kLoad || !memory_bytes) continue;
-      if (memory_bytes < file_bytes || memory_bytes > kMaxMemory || address > kMaxMemory)
-        invalid("segment " + std::to_string(i) + " has an impossible size or address");
-      if (alignment & (alignment - 1) || alignment > (1 << 21))
-        invalid("segment " + std::to_string(i) + " has alignment " + std::to_string(alignment));
+      out_.program_headers.push_back(header);
+      if (header.type != kSegmentLoad || !header.memory_bytes) continue;
+      const std::string of = " of program header " + std::to_string(i);
+      require(header.memory_bytes >= header.file_bytes && header.memory_bytes <= kMaxMemory, "p_memsz" + of,
+              header.memory_bytes, "p_filesz, " + std::to_string(header.file_bytes) + ", to 2^32");
+      require(header.address <= kMaxMemory, "p_vaddr" + of, hex(header.address), "0 to 2^32");
       if (!out_.segments.empty() &&
-          address < out_.segments.back().address + out_.segments.back().memory_bytes)
-        invalid("its segments overlap");
-      out_.segments.push_back(
-          {offset, file_bytes, address, memory_bytes, alignment, (flags & 2) != 0, (flags & 1) != 0});
+          header.address < out_.segments.back().address + out_.segments.back().memory_bytes)
+        require(false, "p_vaddr" + of, hex(header.address),
+                "at or above the end of the PT_LOAD before it: they are ascending and disjoint");
+      out_.segments.push_back({header.offset, header.file_bytes, header.address, header.memory_bytes,
+                               header.alignment, (header.flags & 2) != 0, (header.flags & 1) != 0});
     }
     if (out_.segments.empty()) invalid("it has nothing to load");
-    for (const auto& [offset, bytes] : notes) read_notes(offset, bytes);
+    for (const ElfFile::ProgramHeader& header : out_.program_headers)
+      if (header.type == kSegmentNote) read_notes(header.offset, header.file_bytes);
+  }
+
+  void read_sections() {
+    const uint64_t table = at<uint64_t>(40), count = at<uint16_t>(60), names = at<uint16_t>(62);
+    if (!count) return;
+    require(at<uint16_t>(58) == 64, "e_shentsize", at<uint16_t>(58), "64");
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t entry = table + i * 64;
+      ElfFile::Section section{{},
+                               at<uint32_t>(entry + 4),
+                               at<uint64_t>(entry + 8),
+                               at<uint64_t>(entry + 16),
+                               at<uint64_t>(entry + 24),
+                               at<uint64_t>(entry + 32),
+                               at<uint32_t>(entry + 40),
+                               at<uint32_t>(entry + 44),
+                               at<uint64_t>(entry + 48),
+                               at<uint64_t>(entry + 56)};
+      if (section.type && section.type != kSectionNoBits &&
+          (section.offset > file_.size() || section.bytes > file_.size() - section.offset))
+        invalid("truncated: section " + std::to_string(i) + " ends beyond the file");
+      out_.sections.push_back(std::move(section));
+    }
+    require(names < count && out_.sections[names].type == kSectionStrings, "e_shstrndx", names,
+            "the index of a string table");
+    const ElfFile::Section& strings = out_.sections[names];
+    for (uint64_t i = 0; i < count; ++i)
+      out_.sections[i].name = string_at(strings.offset, strings.bytes, at<uint32_t>(table + i * 64));
+    for (const ElfFile::Section& section : out_.sections) {
+      if (section.type != kSectionSymbols) continue;
+      require(section.link < count && out_.sections[section.link].type == kSectionStrings,
+              "sh_link of " + section.name, section.link, "the index of a string table");
+      const ElfFile::Section& table_strings = out_.sections[section.link];
+      read_symbols(out_.static_symbols, section.offset, section.bytes / 24, table_strings.offset,
+                   table_strings.bytes);
+    }
+  }
+
+  std::string string_at(uint64_t table, uint64_t bytes, uint64_t index) const {
+    require(index < bytes, "the place of a name in its string table", index,
+            "less than the table's " + std::to_string(bytes) + " bytes");
+    const auto begin = file_.begin() + static_cast<int64_t>(table + index);
+    const auto end = file_.begin() + static_cast<int64_t>(table + bytes);
+    return std::string(begin, std::find(begin, end, 0));
   }
 
   void read_notes(uint64_t offset, uint64_t bytes) {
@@ -135,6 +182,7 @@ class ElfReader {
         } catch (const std::runtime_error& error) {
           invalid(error.what());
         }
+        ++out_.metadata_notes;
         if (out_.metadata.type != MessagePack::Type::kMap) invalid("metadata: not a map");
       }
       offset = std::min(end, text + ((text_bytes + 3) & ~uint64_t{3}));
@@ -142,101 +190,93 @@ class ElfReader {
   }
 
   void read_dynamic() {
-    uint64_t symbols = 0, strings = 0, string_bytes = 0, hash = 0, gnu_hash = 0;
-    uint64_t rela = 0, rela_bytes = 0, jump_rela = 0, jump_bytes = 0, relr = 0, relr_bytes = 0;
-    for (uint64_t entry = 0; entry + 16 <= dynamic_bytes_; entry += 16) {
-      const uint64_t tag = at<uint64_t>(dynamic_ + entry), value = at<uint64_t>(dynamic_ + entry + 8);
-      if (!tag) break;
-      switch (tag) {
-      case 2: jump_bytes = value; break;
-      case 4: hash = value; break;
-      case 5: strings = value; break;
-      case 6: symbols = value; break;
-      case 7: rela = value; break;
-      case 8: rela_bytes = value; break;
-      case 10: string_bytes = value; break;
-      case 17: invalid("REL relocations are not used on AMDGPU");
-      case 23: jump_rela = value; break;
-      case 35: relr_bytes = value; break;
-      case 36: relr = value; break;
-      case 0x6FFFFEF5: gnu_hash = value; break;
-      default: break;
+    for (const ElfFile::ProgramHeader& header : out_.program_headers) {
+      if (header.type != kSegmentDynamic) continue;
+      for (uint64_t entry = 0; entry + 16 <= header.file_bytes; entry += 16) {
+        const uint64_t tag = at<uint64_t>(header.offset + entry);
+        if (!tag) break;
+        out_.dynamic.emplace_back(tag, at<uint64_t>(header.offset + entry + 8));
       }
     }
-    if (symbols) read_symbols(symbols, strings, string_bytes, symbol_count(hash, gnu_hash));
-    if (rela_bytes) read_relocations(rela, rela_bytes);
-    if (jump_bytes) read_relocations(jump_rela, jump_bytes);
-    if (relr_bytes) read_packed_relocations(relr, relr_bytes);
+    if (const uint64_t table = out_.dynamic_value(kTagHash)) read_hash(table);
+    if (const uint64_t table = out_.dynamic_value(kTagGnuHash)) read_gnu_hash(table);
+    if (const uint64_t table = out_.dynamic_value(kTagSymbols)) {
+      const uint64_t count = out_.hash.chains.empty() ? out_.gnu_hash.first + out_.gnu_hash.hashes.size()
+                                                      : out_.hash.chains.size();
+      const uint64_t string_bytes = out_.dynamic_value(kTagStringBytes);
+      if (count && string_bytes)
+        read_symbols(out_.symbols, offset_of(table, count * 24, "the dynamic symbol table"), count,
+                     offset_of(out_.dynamic_value(kTagStrings), string_bytes, "the dynamic string table"),
+                     string_bytes);
+    }
+    if (const uint64_t bytes = out_.dynamic_value(kTagRelaBytes))
+      read_relocations(out_.dynamic_value(kTagRela), bytes);
+    if (const uint64_t bytes = out_.dynamic_value(kTagJumpRelaBytes))
+      read_relocations(out_.dynamic_value(kTagJumpRela), bytes);
   }
 
-  uint64_t symbol_count(uint64_t hash, uint64_t gnu_hash) const {
-    if (hash) return at<uint32_t>(offset_of(hash, 8, "the symbol hash table") + 4);
-    if (!gnu_hash) return 0;
-    // The GNU table doesn't say: follow the chain of the highest bucket to its end.
-    const uint64_t table = offset_of(gnu_hash, 16, "the symbol hash table");
-    const uint32_t buckets = at<uint32_t>(table), first = at<uint32_t>(table + 4),
-                   bloom = at<uint32_t>(table + 8);
-    const uint64_t bucket_table = table + 16 + uint64_t{8} * bloom;
+  template <typename T>
+  std::vector<T> words(uint64_t address, uint64_t count, const char* what) const {
+    if (count > kMaxSymbols) invalid(std::string(what) + " has " + std::to_string(count) + " entries");
+    std::vector<T> out(count);
+    const uint64_t offset = offset_of(address, count * sizeof(T), what);
+    if (count) std::memcpy(out.data(), file_.data() + offset, count * sizeof(T));
+    return out;
+  }
+
+  void read_hash(uint64_t table) {
+    constexpr char kWhat[] = "the symbol hash table (DT_HASH)";
+    const std::vector<uint32_t> header = words<uint32_t>(table, 2, kWhat);
+    out_.hash.buckets = words<uint32_t>(table + 8, header[0], kWhat);
+    out_.hash.chains = words<uint32_t>(table + 8 + uint64_t{4} * header[0], header[1], kWhat);
+  }
+
+  void read_gnu_hash(uint64_t table) {
+    constexpr char kWhat[] = "the symbol hash table (DT_GNU_HASH)";
+    const std::vector<uint32_t> header = words<uint32_t>(table, 4, kWhat);
+    ElfFile::GnuHashTable& out = out_.gnu_hash;
+    out.first = header[1];
+    out.shift = header[3];
+    out.bloom = words<uint64_t>(table + 16, header[2], kWhat);
+    const uint64_t buckets = table + 16 + uint64_t{8} * header[2];
+    out.buckets = words<uint32_t>(buckets, header[0], kWhat);
+    // The table doesn't say how long it is: the chain of the highest bucket leads to its end.
     uint64_t last = 0;
-    for (uint64_t i = 0; i < buckets; ++i)
-      last = std::max<uint64_t>(last, at<uint32_t>(bucket_table + 4 * i));
-    if (last < first) return first;
-    const uint64_t chains = bucket_table + uint64_t{4} * buckets;
-    while (!(at<uint32_t>(chains + 4 * (last - first)) & 1)) ++last;
-    return last + 1;
+    for (const uint32_t bucket : out.buckets) last = std::max<uint64_t>(last, bucket);
+    if (last < out.first) return;
+    const uint64_t hashes = buckets + uint64_t{4} * header[0];
+    uint64_t count = last - out.first;
+    while (!(words<uint32_t>(hashes + 4 * count, 1, kWhat)[0] & 1)) ++count;
+    out.hashes = words<uint32_t>(hashes, count + 1, kWhat);
   }
 
-  void read_symbols(uint64_t table, uint64_t strings, uint64_t string_bytes, uint64_t count) {
-    if (count > kMaxSymbols) invalid(std::to_string(count) + " dynamic symbols");
-    if (!count) return;
-    const uint64_t offset = offset_of(table, count * 24, "the dynamic symbol table");
-    const uint64_t names = offset_of(strings, string_bytes, "the dynamic string table");
-    for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t entry = offset + i * 24;
-      const uint64_t name = at<uint32_t>(entry);
-      if (name >= string_bytes) invalid("the name of symbol " + std::to_string(i) + " is out of range");
-      const auto begin = file_.begin() + static_cast<int64_t>(names + name);
-      const auto end = file_.begin() + static_cast<int64_t>(names + string_bytes);
+  void read_symbols(std::vector<ElfFile::Symbol>& out, uint64_t table, uint64_t count, uint64_t strings,
+                    uint64_t string_bytes) const {
+    if (count > kMaxSymbols) invalid(std::to_string(count) + " symbols");
+    for (uint64_t entry = table; entry < table + count * 24; entry += 24) {
       const uint8_t info = at<uint8_t>(entry + 4);
-      out_.symbols.push_back({std::string(begin, std::find(begin, end, 0)), at<uint64_t>(entry + 8),
-                              at<uint64_t>(entry + 16), static_cast<uint8_t>(info & 0xF),
-                              at<uint16_t>(entry + 6) != 0, info >> 4 == 2});
+      out.push_back({string_at(strings, string_bytes, at<uint32_t>(entry)), at<uint64_t>(entry + 8),
+                     at<uint64_t>(entry + 16), at<uint16_t>(entry + 6), static_cast<uint8_t>(info & 0xF),
+                     static_cast<uint8_t>(info >> 4)});
     }
   }
 
   void read_relocations(uint64_t table, uint64_t bytes) {
-    if (bytes % 24) invalid("the relocation table has " + std::to_string(bytes) + " bytes");
+    require(bytes % 24 == 0, "DT_RELASZ", bytes, "a multiple of 24");
     const uint64_t offset = offset_of(table, bytes, "the relocation table");
     for (uint64_t entry = offset; entry < offset + bytes; entry += 24) {
       const uint64_t info = at<uint64_t>(entry + 8);
       const ElfFile::Relocation relocation{at<uint64_t>(entry), static_cast<uint32_t>(info),
                                            static_cast<uint32_t>(info >> 32), at<int64_t>(entry + 16)};
       if (relocation.symbol && relocation.symbol >= out_.symbols.size())
-        invalid("a relocation names symbol " + std::to_string(relocation.symbol) + " of " +
-                std::to_string(out_.symbols.size()));
+        require(false, "the symbol of a relocation", relocation.symbol,
+                "0 to " + std::to_string(out_.symbols.size() - 1));
       out_.relocations.push_back(relocation);
-    }
-  }
-
-  void read_packed_relocations(uint64_t table, uint64_t bytes) {
-    const uint64_t offset = offset_of(table, bytes, "the packed relocation table");
-    uint64_t next = 0;
-    for (uint64_t entry = 0; entry + 8 <= bytes; entry += 8) {
-      const uint64_t word = at<uint64_t>(offset + entry);
-      if (!(word & 1)) {
-        out_.relative_words.push_back(word);
-        next = word + 8;
-        continue;
-      }
-      for (uint64_t bit = 1; bit < 64; ++bit)
-        if (word >> bit & 1) out_.relative_words.push_back(next + 8 * (bit - 1));
-      next += 8 * 63;
     }
   }
 
   const std::vector<uint8_t>& file_;
   ElfFile out_;
-  uint64_t dynamic_ = 0, dynamic_bytes_ = 0;
 };
 
 }  // namespace
@@ -247,6 +287,12 @@ const ElfFile::Segment* ElfFile::segment_of(uint64_t address, uint64_t bytes) co
         bytes <= segment.memory_bytes - (address - segment.address))
       return &segment;
   return nullptr;
+}
+
+uint64_t ElfFile::dynamic_value(uint64_t tag, uint64_t fallback) const {
+  for (const auto& [key, value] : dynamic)
+    if (key == tag) return value;
+  return fallback;
 }
 
 ElfFile read_elf(const std::vector<uint8_t>& file) {

@@ -7,6 +7,7 @@
 #include "launch.hpp"
 #include "options.hpp"
 #include "static_proof.hpp"
+#include "unwritten.hpp"
 
 namespace gfx942 {
 namespace {
@@ -51,6 +52,15 @@ int gfx942sim_unregister_memory(const void* pointer) {
     if (!DeviceMemory::instance().unregister_range(pointer, DeviceMemory::Origin::kExtension))
       throw HipError(hipErrorHostMemoryNotRegistered,
                      hex(reinterpret_cast<uint64_t>(pointer)) + " is not registered");
+  });
+}
+
+int gfx942sim_declare_unwritten(const void* pointer, size_t bytes) {
+  return guarded(__func__, [&] {
+    if (bytes) require_pointer(pointer, "pointer");
+    if (bytes > UINT64_MAX - reinterpret_cast<uint64_t>(pointer))
+      refuse_value("bytes is " + std::to_string(bytes));
+    UnwrittenMemory::instance().add(reinterpret_cast<uint64_t>(pointer), bytes);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "hip_call.hpp"
 #include "locks.hpp"
 #include "options.hpp"
+#include "timing.hpp"
 
 struct ihipStream_t {};
 
@@ -263,7 +264,12 @@ hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
     std::lock_guard lock(locks().handles);
     ihipEvent_t& found = find_event(event);
     found.recorded = true;
-    found.time = std::chrono::steady_clock::now();
+    const Recording* recording = current_recording();
+    if (recording && recording->timed)
+      found.time = std::chrono::steady_clock::time_point(
+          std::chrono::nanoseconds(static_cast<int64_t>(recording->nanoseconds())));
+    else
+      found.time = std::chrono::steady_clock::now();
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "device_memory.hpp"
 #include "hip_call.hpp"
+#include "unwritten.hpp"
 
 namespace gfx942 {
 namespace {
@@ -42,6 +43,7 @@ void copy(void* destination, const void* source, uint64_t bytes, hipMemcpyKind k
   check_range("source", source, bytes, kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice,
               false);
   std::memmove(destination, source, bytes);
+  UnwrittenMemory::instance().remove(reinterpret_cast<uint64_t>(destination), bytes);
 }
 
 template <typename T>
@@ -53,6 +55,7 @@ void fill(void* destination, T value, uint64_t count) {
                  std::to_string(sizeof(T)));
   check_range("destination", destination, count * sizeof(T), true, true);
   std::fill_n(static_cast<T*>(destination), count, value);
+  UnwrittenMemory::instance().remove(reinterpret_cast<uint64_t>(destination), count * sizeof(T));
 }
 
 void* allocate(uint64_t bytes, MemoryKind kind) {

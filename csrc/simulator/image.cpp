@@ -8,6 +8,7 @@
 
 #include "elf.hpp"
 #include "hip_error.hpp"
+#include "loader_rules.hpp"
 
 namespace gfx942 {
 namespace {
@@ -72,7 +73,8 @@ std::vector<uint8_t> copy_elf(const Source& source, uint64_t base, uint64_t limi
   if (std::memcmp(header.data(), "\177ELF", 4) != 0) invalid("neither an ELF file nor an offload bundle");
   const uint64_t table = field<uint64_t>(header, 32);
   const uint64_t entry_bytes = field<uint16_t>(header, 54), count = field<uint16_t>(header, 56);
-  if ((count && entry_bytes != 56) || table > kMaxImageBytes) invalid("malformed ELF program headers");
+  require(!count || entry_bytes == 56, "e_phentsize", entry_bytes, "56");
+  require(table <= kMaxImageBytes, "e_phoff", table, "up to 1 GiB");
   uint64_t extent = std::max<uint64_t>(64, table + count * entry_bytes);
   const std::vector<uint8_t> programs = source.read(base + table, count * entry_bytes);
   for (uint64_t i = 0; i < count; ++i) {
@@ -81,17 +83,42 @@ std::vector<uint8_t> copy_elf(const Source& source, uint64_t base, uint64_t limi
     if (offset > kMaxImageBytes || bytes > kMaxImageBytes) invalid("an ELF segment exceeds 1 GiB");
     extent = std::max(extent, offset + bytes);
   }
+  // ROCm's loader reads sections as well.
+  const uint64_t section_table = field<uint64_t>(header, 40), sections = field<uint16_t>(header, 60);
+  if (sections) {
+    require(field<uint16_t>(header, 58) == 64, "e_shentsize", field<uint16_t>(header, 58), "64");
+    require(section_table <= kMaxImageBytes, "e_shoff", section_table, "up to 1 GiB");
+    extent = std::max(extent, section_table + sections * 64);
+    const std::vector<uint8_t> table = source.read(base + section_table, sections * 64);
+    for (uint64_t i = 0; i < sections; ++i) {
+      const uint64_t offset = field<uint64_t>(table, i * 64 + 24),
+                     bytes = field<uint64_t>(table, i * 64 + 32);
+      const uint32_t type = field<uint32_t>(table, i * 64 + 4);
+      if (!type || type == kSectionNoBits) continue;
+      if (offset > kMaxImageBytes || bytes > kMaxImageBytes) invalid("an ELF section exceeds 1 GiB");
+      extent = std::max(extent, offset + bytes);
+    }
+  }
   if (extent > limit)
-    invalid("truncated: its segments end at byte " + std::to_string(extent) + " of " + std::to_string(limit));
+    invalid("truncated: its segments and sections end at byte " + std::to_string(extent) + " of " +
+            std::to_string(limit));
   return source.read(base, extent);
 }
 
-bool is_for_gfx942(const std::string& triple) {
-  // e.g. hipv4-amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-
-  if (triple.compare(0, 3, "hip") != 0) return false;
-  const std::string target = triple.substr(0, triple.find(':'));
-  const size_t dash = target.rfind('-');
-  return dash != std::string::npos && target.substr(dash + 1) == "gfx942";
+// How well an entry suits the device, gfx942:sramecc+:xnack-; 0: not at all.
+int suitability(const std::string& triple) {
+  // e.g. hipv4-amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-; the environment may be "unknown"
+  constexpr char kSystem[] = "-amdgcn-amd-amdhsa-";
+  const size_t system = triple.find(kSystem);
+  if (triple.compare(0, 3, "hip") != 0 || system == std::string::npos) return 0;
+  const std::string rest = triple.substr(system + sizeof kSystem - 1);
+  const size_t dash = rest.find('-');
+  if (dash == std::string::npos) return 0;
+  const std::string target = rest.substr(dash + 1), processor = target.substr(0, target.find(':'));
+  const std::string features = target.substr(processor.size());
+  if (features.find(":xnack+") != std::string::npos || features.find(":sramecc-") != std::string::npos)
+    return 0;
+  return processor == "gfx942" ? 2 : processor == "gfx9-4-generic" ? 1 : 0;
 }
 
 std::vector<uint8_t> copy_bundled(const Source& source) {
@@ -99,6 +126,8 @@ std::vector<uint8_t> copy_bundled(const Source& source) {
   if (count > 4096) invalid("malformed offload bundle: " + std::to_string(count) + " entries");
   uint64_t cursor = kBundleMagicBytes + 8;
   std::string seen;
+  int best = 0;
+  uint64_t best_offset = 0, best_bytes = 0;
   for (uint64_t i = 0; i < count; ++i) {
     const std::vector<uint8_t> entry = source.read(cursor, 24);
     const uint64_t offset = field<uint64_t>(entry, 0), bytes = field<uint64_t>(entry, 8);
@@ -107,16 +136,19 @@ std::vector<uint8_t> copy_bundled(const Source& source) {
       invalid("malformed offload bundle: an entry's name has " + std::to_string(name_bytes) + " bytes");
     const std::vector<uint8_t> name = source.read(cursor + 24, name_bytes);
     const std::string triple(name.begin(), name.end());
-    if (is_for_gfx942(triple)) {
+    if (suitability(triple) > best) {
       if (offset > kMaxImageBytes || bytes > kMaxImageBytes)
         invalid("malformed offload bundle: entry exceeds 1 GiB");
-      return copy_elf(source, offset, bytes);
+      best = suitability(triple);
+      best_offset = offset;
+      best_bytes = bytes;
     }
     seen += (seen.empty() ? "" : ", ") + triple;
     cursor += 24 + name_bytes;
   }
+  if (best) return copy_elf(source, best_offset, best_bytes);
   throw HipError(hipErrorNoBinaryForGpu,
-                 "the offload bundle holds no code object for gfx942, only for: " + seen);
+                 "the offload bundle holds no code object for gfx942:sramecc+:xnack-, only for: " + seen);
 }
 
 std::vector<uint8_t> copy_from(const Source& source, uint64_t limit) {

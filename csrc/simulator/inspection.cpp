@@ -5,6 +5,7 @@
 #include "code_object.hpp"
 #include "hip_error.hpp"
 #include "instruction_table.hpp"
+#include "program.hpp"
 #include "statistics.hpp"
 
 namespace gfx942 {
@@ -58,17 +59,20 @@ std::string instruction_json(const uint8_t* code, uint64_t available, uint64_t a
   std::memcpy(words, code, bytes);
   Instruction instruction;
   std::string reason, text, op = "null", category = "null";
+  bool executed = false;
   if (decode(words, bytes, address, instruction, reason)) {
     size = instruction.size;
     text = disassemble(instruction);
     op = json_string(op_info(instruction.op).name);
     category = json_string(category_name(op_info(instruction.op).category));
+    executed = is_executed(reinterpret_cast<const uint8_t*>(words), size);
   } else {
     size = 4;
     text = ".long " + hex(words[0]) + "  // " + reason;
   }
   return "{\"address\":" + std::to_string(address) + ",\"size\":" + std::to_string(size) +
-         ",\"text\":" + json_string(text) + ",\"op\":" + op + ",\"category\":" + category + "}";
+         ",\"text\":" + json_string(text) + ",\"op\":" + op + ",\"category\":" + category +
+         ",\"executed\":" + (executed ? "true" : "false") + "}";
 }
 
 }  // namespace
@@ -88,7 +92,10 @@ std::string coverage_json() {
               "\"";
       separator = ",";
     }
-    text += std::string("],\"implemented\":") + (is_implemented(op) ? "true" : "false") + "}";
+    text += std::string("],\"implemented\":") + (is_implemented(op) ? "true" : "false");
+    if (op_info(op).category == Category::kMatrix && is_implemented(op))
+      text += std::string(",\"arithmetic\":\"") + exact_arithmetic(op) + "\"";
+    text += "}";
   }
   return text + "]";
 }
@@ -101,7 +108,7 @@ std::string disassemble_json(const uint8_t* code_object, uint64_t bytes) {
   for (const KernelMetadata& kernel : read_kernels(elf)) {
     const auto symbol =
         std::find_if(elf.symbols.begin(), elf.symbols.end(), [&](const ElfFile::Symbol& candidate) {
-          return candidate.defined && candidate.type == kSymbolFunction && candidate.name == kernel.name;
+          return candidate.defined() && candidate.type == kSymbolFunction && candidate.name == kernel.name;
         });
     if (symbol == elf.symbols.end()) continue;
     text += separator + std::string("{\"name\":") + json_string(kernel.name) +

@@ -12,6 +12,7 @@
 #include "options.hpp"
 #include "statistics.hpp"
 #include "timing.hpp"
+#include "unwritten.hpp"
 #include "worker_pool.hpp"
 
 namespace gfx942 {
@@ -168,9 +169,12 @@ void launch_kernel(const Function& function, const LaunchRequest& request) {
   launch.checks = current.checks;
   launch.mutation = current.mutation;
   launch.delivery = current.delivery;
+  launch.delivery_seed = current.delivery_seed;
   launch.collect_findings = current.collect_findings;
   const std::shared_ptr<LaunchObservation> observation = observe(launch);
   launch.observation = observation.get();
+  // What this launch stores is not followed.
+  if (!launch.checks.uninitialised) UnwrittenMemory::instance().forget();
 
   if (Recording* recording = current_recording()) {
     try {

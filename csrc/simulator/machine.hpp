@@ -75,7 +75,7 @@ enum class MatrixArithmetic : uint8_t { kFloat32, kExact };
 
 struct Checks {
   bool waits = true;        // reading or overwriting a register with a load still outstanding
-  bool wait_states = true;  // MFMA results touched too early; under observation every hazard of hazards.hpp
+  bool wait_states = true;  // matrix results touched too early, and the rules of hazards.hpp
   // The rest runs under observation, which is many times slower.
   bool races = false;          // unordered accesses to the same bytes of LDS or memory
   bool uninitialised = false;  // contents never written that reach a store, an address, a branch or EXEC
@@ -100,8 +100,9 @@ struct Mutation {
   int64_t amount = 0;
 };
 
-// When the contents of a load appear in its destination: at once, or at the wait that covers it.
-enum class Delivery : uint8_t { kEarly, kLate };
+// When the contents of a load appear in its destination: at once, at the wait that covers it, or at random in
+// between, in an order that the hardware allows and with waves taking random turns.
+enum class Delivery : uint8_t { kEarly, kLate, kRandom };
 
 // What the checks under observation know about a launch, shared by its workgroups.
 struct LaunchObservation;
@@ -123,13 +124,15 @@ struct Launch {
   uint64_t kernarg_address = 0;            // host address of the complete kernel-argument segment
   uint64_t dispatch_packet_address = 0;    // 64-byte AQL kernel_dispatch_packet, for kernels that ask for it
   uint64_t implicit_queue_address = 0;
-  MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
+  MatrixArithmetic matrix = MatrixArithmetic::kExact;
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
+  uint64_t delivery_seed = 0;
   bool collect_findings = false;             // under observation: list what the checks find and go on
   LaunchObservation* observation = nullptr;  // null: not observed
   struct WorkgroupTrace* trace = nullptr;    // where the workgroup that runs is recorded
+  struct TimeStamps* stamps = nullptr;       // what the chip's clocks say; null: they count wait states
   const std::atomic<bool>* stop = nullptr;   // polled: true ends the launch with kInterrupted
 };
 
@@ -167,5 +170,7 @@ void forget_executed_addresses();
 
 // Mnemonics that the executor implements, for the coverage command.
 bool is_implemented(Op op);
+// Whether the executor takes the instruction that `code` begins with in the very form it has there.
+bool is_executed(const uint8_t* code, uint64_t bytes);
 
 }  // namespace gfx942

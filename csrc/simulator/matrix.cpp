@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -45,6 +46,11 @@ bool is_xdl(Op op) {
   case Op::V_MFMA_F64_4X4X4_4B_F64: return false;
   default: return true;
   }
+}
+
+const char* exact_arithmetic(Op op) {
+  if (!is_xdl(op)) return "fused";
+  return std::strncmp(op_info(op).name, "v_mfma_i32", 10) ? "core" : "integer";
 }
 
 void install_matrix(HandlerTable& table) {

@@ -1,4 +1,4 @@
-// Matrix products in plain float32, integers and float64 arithmetic, k in ascending order.
+// Matrix products in plain float32 and integer arithmetic, k in ascending order.
 // Included once per host instruction set (vector_targets.inl).
 
 #ifdef VECTOR_AVX2
@@ -14,11 +14,16 @@ inline Floats load(const float* from) {
 inline void store(float* to, Floats value) {
   *reinterpret_cast<Floats*>(to) = value;
 }
+// Rounded once where `kFused`. The products of 16-bit floats need no such care, and elsewhere than here a
+// fused operation may be slow.
+template <bool kFused>
 inline Floats multiply_add(const float* a, Floats b, Floats c) {
 #ifdef VECTOR_AVX2
   return _mm256_fmadd_ps(_mm256_broadcast_ss(a), b, c);
 #else
-  return *a * b + c;
+  if (!kFused) return *a * b + c;
+  for (int i = 0; i < kWidth; ++i) c[i] = std::fma(*a, b[i], c[i]);
+  return c;
 #endif
 }
 
@@ -32,7 +37,7 @@ inline int row_offset(int row) {
 // Four rows (in as many registers) and two vectors of columns of D = A * B + C; a and b are [k][kSize]. Not
 // inlined: operands come from the cache, where a compiler that sees the loops around would hoist and spill
 // them.
-template <int kSize, int kDepth>
+template <int kSize, int kDepth, bool kFused>
 __attribute__((noinline)) void product_block(float* d, const float* a, const float* b, const float* c,
                                              size_t c_step) {
   constexpr int kRows = 4;
@@ -45,8 +50,8 @@ __attribute__((noinline)) void product_block(float* d, const float* a, const flo
   for (int k = 0; k < kDepth; ++k) {
     const Floats b0 = load(b + k * kSize), b1 = load(b + k * kSize + kWidth);
     for (int i = 0; i < kRows; ++i) {
-      sum[i][0] = multiply_add(a + k * kSize + i, b0, sum[i][0]);
-      sum[i][1] = multiply_add(a + k * kSize + i, b1, sum[i][1]);
+      sum[i][0] = multiply_add<kFused>(a + k * kSize + i, b0, sum[i][0]);
+      sum[i][1] = multiply_add<kFused>(a + k * kSize + i, b1, sum[i][1]);
     }
   }
   for (int i = 0; i < kRows; ++i) {
@@ -56,13 +61,13 @@ __attribute__((noinline)) void product_block(float* d, const float* a, const flo
 }
 
 // A constant C has one register that stands for all.
-template <int kSize, int kDepth>
+template <int kSize, int kDepth, bool kFused>
 inline void product(float* d, const float* a, const float* b, const float* c, bool constant_c) {
   for (int row = 0; row < kSize; row += 4) {
     for (int column = 0; column < kSize; column += 2 * kWidth) {
       const int at = row_offset<kSize>(row) + column;
-      product_block<kSize, kDepth>(d + at, a + row, b + column, constant_c ? c : c + at,
-                                   constant_c ? 0 : kLanes);
+      product_block<kSize, kDepth, kFused>(d + at, a + row, b + column, constant_c ? c : c + at,
+                                           constant_c ? 0 : kLanes);
     }
   }
 }
@@ -122,7 +127,8 @@ void matrix_half(Wave& wave, const Step& step) {
   alignas(64) float a[kDepth * kSize], b[kDepth * kSize];
   unpack_pairs<T, kSize>(source(wave, step.src[0]), a);
   unpack_pairs<T, kSize>(source(wave, step.src[1]), b);
-  product<kSize, kDepth>(reinterpret_cast<float*>(d), a, b, reinterpret_cast<const float*>(c), constant);
+  product<kSize, kDepth, false>(reinterpret_cast<float*>(d), a, b, reinterpret_cast<const float*>(c),
+                                constant);
 }
 
 // float32: 16x16x4 and 32x32x2, one k per lane.
@@ -136,8 +142,8 @@ void matrix_float(Wave& wave, const Step& step) {
   alignas(64) float a[kLanes], b[kLanes];
   std::memcpy(a, source(wave, step.src[0]), sizeof a);
   std::memcpy(b, source(wave, step.src[1]), sizeof b);
-  product<kSize, kDepth>(reinterpret_cast<float*>(destination(wave, step.dst)), a, b,
-                         reinterpret_cast<const float*>(c), constant);
+  product<kSize, kDepth, true>(reinterpret_cast<float*>(destination(wave, step.dst)), a, b,
+                               reinterpret_cast<const float*>(c), constant);
 }
 
 // int8: 16x16x32 and 32x32x16, eight consecutive k of one row or column in each lane.

@@ -1,7 +1,8 @@
 #include "matrix_exact.hpp"
 
-#include <algorithm>
 #include <cstring>
+
+#include "matrix_exact_group.hpp"
 
 #if defined(__x86_64__) && !defined(GFX942_PORTABLE)
 #include <immintrin.h>
@@ -11,15 +12,15 @@ namespace gfx942 {
 namespace {
 
 constexpr int kLanes = 64;
-constexpr int kGroup = 8;  // products that are summed before C is added
+constexpr int kGroup = exact::BrainFloat::kGroup;
 using Register = uint32_t[kLanes];
 
 // Formats of A and B. `kLift`: see below, at the vector code.
-struct BrainFloat {
-  static constexpr int kFractionBits = 7, kBias = 127, kLift = 24;
+struct BrainFloat : exact::BrainFloat {
+  static constexpr int kLift = 24;
 };
-struct HalfFloat {
-  static constexpr int kFractionBits = 10, kBias = 15, kLift = 0;
+struct HalfFloat : exact::HalfFloat {
+  static constexpr int kLift = 0;
 };
 
 // An N x N tile with K products an element. N * K is 256: both operands fill two registers.
@@ -37,105 +38,71 @@ struct Shape {
   }
 };
 
-// ---- One output element in integers: any operand, any machine ----
-
-constexpr uint32_t kInfinity = 0x7F800000, kNan = 0x7FFFFFFF;
-
-int64_t shift_floor(int64_t value, int count) {
-  return value >> std::min(count, 63);
-}
-
-// `total` * 2^`exponent`, floored at 31 fractional bits and rounded to nearest even.
-uint32_t round_to_float32(int64_t total, int exponent) {
-  if (total == 0) return 0;
-  const int leading = 63 - __builtin_clzll(static_cast<uint64_t>(total < 0 ? -total : total));
-  const int normal = std::max(leading + exponent, -126);  // of the significand's unit
-  const int dropped = normal - 31 - exponent;
-  if (dropped > 0) total -= total & ((int64_t{1} << dropped) - 1);
-
-  const uint32_t sign = total < 0 ? 0x80000000u : 0;
-  const uint64_t magnitude = static_cast<uint64_t>(total < 0 ? -total : total);
-  const int below = normal - 23 - exponent;  // bits under the last one of the result
-  uint64_t significand = below > 0 ? magnitude >> below : magnitude << -below;
-  if (below > 0) {
-    const uint64_t rest = magnitude & ((uint64_t{1} << below) - 1), half = uint64_t{1} << (below - 1);
-    significand += rest > half || (rest == half && (significand & 1));
-  }
-  // A carry out of the significand, and the step from subnormal to normal, are additions to the exponent
-  // field.
-  const uint64_t bits = (static_cast<uint64_t>(normal + 126) << 23) + significand;
-  return sign | static_cast<uint32_t>(std::min<uint64_t>(bits, kInfinity));
-}
-
-template <class T>
-uint32_t multiply_add_group(const uint32_t* a, const uint32_t* b, uint32_t c) {
-  constexpr uint32_t kHidden = 1u << T::kFractionBits, kHighestField = 2 * T::kBias + 1;
-  constexpr int kNoProduct = -1000;
-  int64_t product[kGroup];  // 2 * kFractionBits fractional bits
-  int exponent[kGroup], largest = kNoProduct;
-  bool nan = false, positive_infinity = false, negative_infinity = false;
-  for (int k = 0; k < kGroup; ++k) {
-    const uint32_t field_a = a[k] >> T::kFractionBits & kHighestField, fraction_a = a[k] & (kHidden - 1);
-    const uint32_t field_b = b[k] >> T::kFractionBits & kHighestField, fraction_b = b[k] & (kHidden - 1);
-    const uint32_t x = field_a ? kHidden | fraction_a : fraction_a;
-    const uint32_t y = field_b ? kHidden | fraction_b : fraction_b;
-    const bool negative = (a[k] ^ b[k]) >> 15;
-    product[k] = x * y;
-    exponent[k] = static_cast<int>(std::max(field_a, 1u) + std::max(field_b, 1u)) - 2 * T::kBias;
-    bool infinite = false;
-    if (field_a == kHighestField || field_b == kHighestField) {
-      infinite = true;
-      nan |= (field_a == kHighestField && fraction_a) || (field_b == kHighestField && fraction_b) || !x || !y;
-    } else if (product[k] == 0) {
-      exponent[k] = kNoProduct;
-    } else {
-      infinite = exponent[k] + (product[k] >= 2 * kHidden * kHidden) >= 128;
-    }
-    positive_infinity |= infinite && !negative;
-    negative_infinity |= infinite && negative;
-    largest = std::max(largest, exponent[k]);
-    if (negative) product[k] = -product[k];
-  }
-  if ((c & kInfinity) == kInfinity) {
-    nan |= (c & 0x7FFFFF) != 0;
-    (c >> 31 ? negative_infinity : positive_infinity) = true;
-  }
-  if (nan || (positive_infinity && negative_infinity)) return kNan;
-  if (positive_infinity) return kInfinity;
-  if (negative_infinity) return 0x80000000u | kInfinity;
-
-  int64_t dot = 0;  // 24 fractional bits; the division truncates
-  for (int k = 0; k < kGroup; ++k)
-    dot +=
-        product[k] * (1 << (24 - 2 * T::kFractionBits)) / (int64_t{1} << std::min(largest - exponent[k], 62));
-  const int c_field = static_cast<int>(c >> 23 & 0xFF), c_exponent = std::max(c_field, 1) - 127;
-  int64_t addend = (c & 0x7FFFFF) | (c_field ? 0x800000 : 0);  // 23 fractional bits
-  if (c >> 31) addend = -addend;
-  const int common = std::max(largest, c_exponent);
-  const int64_t total =
-      shift_floor(dot * 256, common - largest) + shift_floor(addend * 2, common - c_exponent) * 256;
-  return round_to_float32(total, common - 32);
-}
-
 template <class T, int N>
 uint32_t multiply_add(const Register* a, const Register* b, int row, int column, uint32_t c) {
-  for (int begin = 0; begin < Shape<N>::kDepth; begin += kGroup) {
-    uint32_t x[kGroup], y[kGroup];
-    for (int k = 0; k < kGroup; ++k) {
-      x[k] = Shape<N>::operand(a, row, begin + k);
-      y[k] = Shape<N>::operand(b, column, begin + k);
-    }
-    c = multiply_add_group<T>(x, y, c);
+  constexpr int kDepth = Shape<N>::kDepth;
+  uint32_t x[kDepth], y[kDepth];
+  for (int k = 0; k < kDepth; ++k) {
+    x[k] = Shape<N>::operand(a, row, k);
+    y[k] = Shape<N>::operand(b, column, k);
   }
-  return c;
+  return exact::multiply_add<T, T>(x, y, kDepth, c);
+}
+
+// ---- Any machine: one output element at a time ----
+
+// Rows of A or columns of B. The exponent of a zero leaves any sum with it below those of products, that of
+// an infinity or NaN leaves it above.
+template <class T, int N>
+struct Unpacked {
+  static constexpr int kZero = -6000, kSpecial = 16000;
+  int32_t significand[N][Shape<N>::kDepth], exponent[N][Shape<N>::kDepth];
+
+  explicit Unpacked(const Register* source) {
+    constexpr uint32_t kHidden = 1u << T::kFractionBits, kHighestField = 2 * T::kBias + 1;
+    for (int row = 0; row < N; ++row)
+      for (int k = 0; k < Shape<N>::kDepth; ++k) {
+        const uint32_t bits = Shape<N>::operand(source, row, k);
+        const uint32_t field = bits >> T::kFractionBits & kHighestField;
+        const int32_t magnitude = static_cast<int32_t>((bits & (kHidden - 1)) | (field ? kHidden : 0));
+        significand[row][k] = bits >> 15 ? -magnitude : magnitude;
+        exponent[row][k] = field == kHighestField ? kSpecial
+                           : magnitude == 0       ? kZero
+                                                  : std::max(static_cast<int>(field), 1) - T::kBias;
+      }
+  }
+};
+
+// False where infinities, NaN or an overflow are possible.
+template <class T>
+bool add_ordinary_group(const int32_t* a, const int32_t* a_exponent, const int32_t* b,
+                        const int32_t* b_exponent, uint32_t& c) {
+  int largest = exact::kNoProduct;
+  for (int k = 0; k < kGroup; ++k) largest = std::max(largest, a_exponent[k] + b_exponent[k]);
+  if (largest > 126 || (c & exact::kInfinity) == exact::kInfinity) return false;
+  int32_t dot = 0;
+  for (int k = 0; k < kGroup; ++k) {
+    const int32_t product = a[k] * b[k] * (1 << (24 - 2 * T::kFractionBits));
+    const int distance = std::min(largest - a_exponent[k] - b_exponent[k], 31);
+    dot += product < 0 ? -(-product >> distance) : product >> distance;
+  }
+  c = exact::add_addend(dot, largest, c);
+  return true;
 }
 
 template <class T, int N>
 void multiply_portable(const Register* a, const Register* b, const Register* c, Register* d) {
+  const Unpacked<T, N> x(a), y(b);
   for (int row = 0; row < N; ++row) {
     const int r = Shape<N>::row_register(row), lane = Shape<N>::row_lane(row);
-    for (int column = 0; column < N; ++column)
-      d[r][lane + column] = multiply_add<T, N>(a, b, row, column, c[r][lane + column]);
+    for (int column = 0; column < N; ++column) {
+      uint32_t sum = c[r][lane + column];
+      bool ordinary = true;
+      for (int k = 0; k < Shape<N>::kDepth && ordinary; k += kGroup)
+        ordinary = add_ordinary_group<T>(&x.significand[row][k], &x.exponent[row][k],
+                                         &y.significand[column][k], &y.exponent[column][k], sum);
+      d[r][lane + column] = ordinary ? sum : multiply_add<T, N>(a, b, row, column, c[r][lane + column]);
+    }
   }
 }
 
@@ -328,7 +295,7 @@ GFX942_AVX2 void sum_products(Tile<N>& tile) {
 // Eight results of a group. `largest` is in place; C is not -0.
 GFX942_AVX2_INLINE __m256 add_and_round(__m256i dot, __m256i largest, __m256 c) {
   const __m256i c_bits = _mm256_castps_si256(c);
-  const __m256i c_exponent = _mm256_and_si256(c_bits, splat(kInfinity));
+  const __m256i c_exponent = _mm256_and_si256(c_bits, splat(exact::kInfinity));
   const __m256i common = _mm256_max_epi32(largest, c_exponent);
   const __m256i distance = _mm256_srli_epi32(_mm256_sub_epi32(common, largest), 23);
 
@@ -363,7 +330,7 @@ GFX942_AVX2_INLINE __m256 add_and_round(__m256i dot, __m256i largest, __m256 c) 
 }
 
 GFX942_AVX2_INLINE __m256i infinite_or_nan(__m256 value) {
-  const __m256i infinity = splat(kInfinity);
+  const __m256i infinity = splat(exact::kInfinity);
   return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(value), infinity), infinity);
 }
 
@@ -407,7 +374,7 @@ GFX942_AVX2 void correct(const Tile<N>& tile, const Register* a, const Register*
     for (int group = 0; group < Tile<N>::kGroups; ++group) {
       const __m256 c = _mm256_load_ps(&tile.sum[group][element]);
       const __m256i c_field =
-          _mm256_srli_epi32(_mm256_and_si256(_mm256_castps_si256(c), splat(kInfinity)), 23);
+          _mm256_srli_epi32(_mm256_and_si256(_mm256_castps_si256(c), splat(exact::kInfinity)), 23);
       const __m256i largest = widen(&tile.largest[group][element]);
       const __m256i unsafe = _mm256_cmpgt_epi32(splat(kSafe), _mm256_max_epi32(largest, c_field));
       const __m256i outside = _mm256_or_si256(_mm256_cmpgt_epi32(splat(kLowest), largest),

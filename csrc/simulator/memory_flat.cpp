@@ -45,7 +45,7 @@ uint8_t* resolve(Wave& wave, const Step& step, uint64_t address, unsigned bytes,
         fault(wave, step, SimulatorError::Kind::kBadAddress,
               "flat access to LDS address " + hexadecimal(offset) + " by lane " + std::to_string(lane) +
                   ": the workgroup has " + std::to_string(group.lds_bytes) + " bytes");
-      if (wave.checks.lds_transfers) check_lds_access(wave, step, offset, offset + bytes);
+      if (wave.checks.lds_transfers) check_lds_access(wave, step, offset, offset + bytes, lane);
       return group.lds.data() + offset;
     }
     scratch = (address & kHigh) == kPrivateAperture;

@@ -55,7 +55,7 @@ struct LdsAddresses {
       // The box around all lanes first: it seldom meets a transfer.
       if (lds_transfer_pending(wave, lowest, highest + bytes)) {
         for (int lane = 0; lane < kLanes; ++lane)
-          if (exec >> lane & 1) check_lds_access(wave, step, first[lane], first[lane] + bytes);
+          if (exec >> lane & 1) check_lds_access(wave, step, first[lane], first[lane] + bytes, lane);
       }
     }
   }
@@ -206,6 +206,53 @@ void lds_compare_store(Wave& wave, const Step& step) {
   }
 }
 
+// f(memory, data0, data1) is what memory becomes.
+template <class T, T (*kFunction)(T, T, T), bool kReturns>
+void lds_atomic_two(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
+  uint8_t* lds = wave.group->lds.data();
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    T old;
+    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
+    const T replaced = kFunction(old, atomic::from_rows<T>(rows(wave, instruction.src[1]), lane),
+                                 atomic::from_rows<T>(rows(wave, instruction.src[2]), lane));
+    std::memcpy(lds + addresses.first[lane], &replaced, sizeof(T));
+    if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
+  }
+}
+template <class T>
+T masked_or(T memory, T mask, T bits) {
+  return (memory & ~mask) | bits;
+}
+uint32_t wrapped(uint32_t memory, uint32_t limit, uint32_t range) {
+  return memory >= limit ? memory - limit : memory + range;
+}
+
+// Both old values are read before anything is written.
+template <class T, unsigned kUnit>
+void lds_exchange_pair(Wave& wave, const Step& step) {
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const uint32_t offset0 = (static_cast<uint32_t>(instruction.offset) & 0xFF) * kUnit;
+  const LdsAddresses first(wave, step, instruction, offset0, sizeof(T));
+  const LdsAddresses second(wave, step, instruction, instruction.offset1 * kUnit, sizeof(T));
+  uint8_t* lds = wave.group->lds.data();
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!(wave.exec() >> lane & 1)) continue;
+    T old0, old1;
+    std::memcpy(&old0, lds + first.first[lane], sizeof(T));
+    std::memcpy(&old1, lds + second.first[lane], sizeof(T));
+    const T new0 = atomic::from_rows<T>(rows(wave, instruction.src[1]), lane);
+    const T new1 = atomic::from_rows<T>(rows(wave, instruction.src[2]), lane);
+    std::memcpy(lds + first.first[lane], &new0, sizeof(T));
+    std::memcpy(lds + second.first[lane], &new1, sizeof(T));
+    uint32_t* to = rows(wave, instruction.dst);
+    atomic::to_rows(to, lane, old0);
+    atomic::to_rows(to + sizeof(T) / 4 * kLanes, lane, old1);
+  }
+}
+
 // Lane numbers times 4; reads of inactive lanes and lanes that nobody writes give 0.
 void backward_permute(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
@@ -258,6 +305,9 @@ void no_operation(Wave&, const Step&) {}
   LDS_ATOMIC(NAME##_##SUFFIX, TYPE, FUNCTION)                                                                \
   LDS_ATOMIC_RETURN(NAME##_RTN_##SUFFIX, TYPE, FUNCTION)
 
+#define LDS_ATOMIC_TWO(NAME, TYPE, FUNCTION, RETURNS)                                                        \
+  table[Op::DS_##NAME] = lds_atomic_two<TYPE, FUNCTION, RETURNS>;
+
 void install_lds_atomics(HandlerTable& table) {
   LDS_ATOMIC_BOTH(ADD, U32, uint32_t, Add<uint32_t>)
   LDS_ATOMIC_BOTH(SUB, U32, uint32_t, Subtract<uint32_t>)
@@ -293,6 +343,15 @@ void install_lds_atomics(HandlerTable& table) {
   LDS_ATOMIC_BOTH(ADD, F64, double, Add<double>)
   LDS_ATOMIC_RETURN(WRXCHG_RTN_B32, uint32_t, Swap<uint32_t>)
   LDS_ATOMIC_RETURN(WRXCHG_RTN_B64, uint64_t, Swap<uint64_t>)
+  LDS_ATOMIC_TWO(MSKOR_B32, uint32_t, masked_or, false)
+  LDS_ATOMIC_TWO(MSKOR_RTN_B32, uint32_t, masked_or, true)
+  LDS_ATOMIC_TWO(MSKOR_B64, uint64_t, masked_or, false)
+  LDS_ATOMIC_TWO(MSKOR_RTN_B64, uint64_t, masked_or, true)
+  LDS_ATOMIC_TWO(WRAP_RTN_B32, uint32_t, wrapped, true)
+  table[Op::DS_WRXCHG2_RTN_B32] = lds_exchange_pair<uint32_t, 4>;
+  table[Op::DS_WRXCHG2ST64_RTN_B32] = lds_exchange_pair<uint32_t, 256>;
+  table[Op::DS_WRXCHG2_RTN_B64] = lds_exchange_pair<uint64_t, 8>;
+  table[Op::DS_WRXCHG2ST64_RTN_B64] = lds_exchange_pair<uint64_t, 512>;
   table[Op::DS_CMPST_B32] = lds_compare_store<uint32_t, false>;
   table[Op::DS_CMPST_RTN_B32] = lds_compare_store<uint32_t, true>;
   table[Op::DS_CMPST_B64] = lds_compare_store<uint64_t, false>;

@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "relative.hpp"
+
 namespace gfx942 {
 
 namespace {
@@ -24,17 +26,17 @@ unsigned field(uint32_t word, unsigned first, unsigned bits) {
   return word >> first & ((1u << bits) - 1);
 }
 
-void check_resources(const Wave& wave, const Step& step, const LaunchObservation& launch) {
-  const InstructionTraits& traits = wave.group->program->traits(step);
+void check_resources(const Wave& wave, const Issued& now, const LaunchObservation& launch) {
+  const InstructionTraits& traits = now.traits;
   const auto refuse = [&](const std::string& used, int count, const char* kind) {
-    report_finding(wave, step, "resources",
+    report_finding(wave, now.step, "resources",
                    "uses " + used + ", but the kernel descriptor allocates " + std::to_string(count) + " " +
                        kind);
   };
   if (traits.highest_vgpr >= launch.vgprs)
-    refuse("v" + std::to_string(traits.highest_vgpr), launch.vgprs, "VGPRs");
+    refuse(name_vector(wave, static_cast<unsigned>(traits.highest_vgpr)), launch.vgprs, "VGPRs");
   if (traits.highest_agpr >= launch.agprs)
-    refuse("a" + std::to_string(traits.highest_agpr), launch.agprs, "AGPRs");
+    refuse(name_vector(wave, 256u + static_cast<unsigned>(traits.highest_agpr)), launch.agprs, "AGPRs");
   if (traits.highest_sgpr >= launch.sgprs)
     refuse("s" + std::to_string(traits.highest_sgpr), launch.sgprs, "SGPRs");
 }
@@ -46,7 +48,10 @@ void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) 
   const AddressSpace& memory = *wave.group->launch->memory;
   if (memory.find(accesses.buffer_base, accesses.buffer_bytes)) return;
   const Region* begins = memory.find(accesses.buffer_base, 1);
-  std::string reason = "the buffer [" + hexadecimal(accesses.buffer_base) + ", " +
+  const Instruction& instruction = wave.group->program->instruction(step);
+  const unsigned resource = instruction.src[instruction.encoding == Encoding::kSmem ? 0 : 1].index;
+  std::string reason = "the buffer in s[" + std::to_string(resource) + ":" + std::to_string(resource + 3) +
+                       "], [" + hexadecimal(accesses.buffer_base) + ", " +
                        hexadecimal(accesses.buffer_base + accesses.buffer_bytes) +
                        ") reaches outside registered memory";
   if (begins)
@@ -55,14 +60,39 @@ void check_extent(const Wave& wave, const Step& step, const Accesses& accesses) 
   report_finding(wave, step, "bounds", reason);
 }
 
-void record_races(Wave& wave, const Step& step, const Accesses& accesses) {
+uint32_t epoch_of(const Wave& wave) {
+  return wave.group->observation->first_epoch + wave.observation->epoch;
+}
+
+void record_races(Wave& wave, const Step& step, const Accesses& accesses, uint64_t serial) {
   GroupObservation& group = *wave.group->observation;
-  const uint32_t epoch = group.first_epoch + wave.observation->epoch;
+  const uint32_t epoch = epoch_of(wave);
   if (accesses.lds_kind != Access::kNone)
     group.lds_races.access(wave, step, accesses.lds, accesses.lds_kind, epoch);
-  if (accesses.memory_kind != Access::kNone)
+  if (accesses.memory_kind != Access::kNone && !accesses.memory.empty())
     wave.group->launch->observation->memory_races.access(wave, step, accesses.memory, accesses.memory_kind,
-                                                         accesses.device_scope, epoch);
+                                                         epoch, serial);
+}
+
+// What a memory instruction that is about to execute tells other workgroups.
+void send_messages(Wave& wave, const Issued& now, const Accesses& accesses) {
+  const Instruction& instruction = now.instruction;
+  if (instruction.op == Op::BUFFER_WBL2 && instruction.sc1)
+    wave.observation->write_back = {wave.checks.serial + 1, epoch_of(wave)};
+  if (instruction.op == Op::BUFFER_INV && instruction.sc1) invalidate_caches(wave, epoch_of(wave));
+  if (now.traits.scope != Scope::kDevice || accesses.memory_kind == Access::kNone ||
+      accesses.memory_kind == Access::kLoad)
+    return;
+  wave.group->launch->observation->memory_races.send(wave, now.traits, accesses.memory, epoch_of(wave));
+}
+
+// What one that has executed has learnt from them.
+void receive_messages(Wave& wave, const Issued& now, const Accesses& accesses) {
+  const bool returns = accesses.memory_kind == Access::kLoad ||
+                       (accesses.memory_kind == Access::kAtomic && now.instruction.sc0);
+  if (now.traits.scope != Scope::kDevice || !returns) return;
+  wave.group->launch->observation->memory_races.receive(wave, accesses.memory, epoch_of(wave),
+                                                        wave.checks.serial + 1);
 }
 
 // Takes the contents of a load back out of its destination until the covering wait.
@@ -103,6 +133,9 @@ void withhold_lds(Wave& wave, const std::vector<uint8_t>& before, InFlight& entr
 }
 
 void deliver(Wave& wave, InFlight& entry) {
+  if (!entry.withheld) return;
+  entry.withheld = false;
+  --wave.observation->withheld;
   for (const InFlight::Row& row : entry.rows)
     for (int lane = 0; lane < kLanes; ++lane)
       if (row.lanes >> lane & 1) row.to[lane] = row.contents[static_cast<size_t>(lane)];
@@ -110,9 +143,42 @@ void deliver(Wave& wave, InFlight& entry) {
   for (const auto& [byte, contents] : entry.lds) wave.group->lds[byte] = contents;
 }
 
+// Loads into registers appear in the order of their issue, as do LDS accesses; anything else whenever it
+// likes.
+enum class Queue { kVectorLoad, kLds, kNone };
+Queue queue_of(const Wave& wave, const InFlight& entry) {
+  switch (static_cast<Effect>(entry.step->effect)) {
+  case Effect::kVectorMemory:
+    return wave.group->program->instruction(*entry.step).lds ? Queue::kNone : Queue::kVectorLoad;
+  case Effect::kLds: return Queue::kLds;
+  default: return Queue::kNone;
+  }
+}
+
+// Lets one of the loads that may have returned appear, chosen at random.
+void deliver_some(Wave& wave) {
+  WaveObservation& own = *wave.observation;
+  if (!own.withheld || (next_random(own.random) & ((1u << own.rarely) - 1))) return;
+  InFlight* chosen = nullptr;
+  unsigned eligible = 0;
+  bool blocked[2] = {};
+  for (InFlight& entry : own.in_flight) {
+    if (!entry.withheld) continue;
+    const Queue queue = queue_of(wave, entry);
+    if (queue != Queue::kNone) {
+      bool& behind = blocked[static_cast<size_t>(queue)];
+      if (behind) continue;
+      behind = true;
+    }
+    if (next_random(own.random) % ++eligible == 0) chosen = &entry;
+  }
+  if (chosen) deliver(wave, *chosen);
+}
+
 // Forgets what the waits so far have covered.
 void retire(Wave& wave) {
   std::vector<InFlight>& in_flight = wave.observation->in_flight;
+  wave.observation->rarely = static_cast<unsigned>(next_random(wave.observation->random) % 7);
   size_t kept = 0;
   for (InFlight& entry : in_flight) {
     if (wave.checks.is_outstanding(entry.serial)) {
@@ -255,88 +321,134 @@ void observe_group(GroupObservation& observation, const Workgroup& group, size_t
   ++observation.first_epoch;
   observation.shadow.reset(group.lds_bytes);
   observation.lds_races.resize(group.lds_bytes);
+  observation.acquires.clear();
   observation.waves.resize(wave_count);
+  const auto& id = group.id;
+  observation.random = group.launch->delivery_seed ^ uint64_t{id[0]} << 40 ^ uint64_t { id[1] } << 24 ^
+                       uint64_t { id[2] } << 8;
+  next_random(observation.random);
+}
+
+uint64_t next_random(uint64_t& state) {
+  uint64_t mixed = state += 0x9E3779B97F4A7C15;
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
+  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
+  return mixed ^ mixed >> 31;
 }
 
 void observe_wave(GroupObservation& observation, Wave& wave, unsigned scalars) {
   WaveObservation& own = observation.waves[wave.index];
   wave.observation = &own;
-  own.shadow.reset(scalars);
-  own.hazards.reset();
+  own.shadow.reset(scalars, wave.group->scratch_bytes * kLanes);
   own.in_flight.clear();
   own.epoch = 0;
   own.steps = 0;
   own.at_barrier = false;
+  own.write_back = {};
+  own.withheld = own.rarely = 0;
+  own.random = observation.random + wave.index;
   // Waits are followed whatever is reported: races and late delivery rest on them.
   const bool report = wave.checks.waits;
   wave.checks.waits = true;
   wave.checks.report_waits = report;
 }
 
-void run_wave_observed(Wave& wave, int quantum) {
+namespace {
+
+// Bytes of LDS that a transfer is about to write, as they are.
+void save_lds(const Wave& wave, const Accesses& accesses, std::vector<uint8_t>& before) {
+  before.clear();
+  for (const LaneRange& range : accesses.lds)
+    for (uint64_t byte = range.address; byte < range.address + range.bytes && byte < wave.group->lds.size();
+         ++byte)
+      before.push_back(wave.group->lds[byte]);
+}
+
+bool is_lds_transfer(const Accesses& accesses) {
+  return accesses.lds_kind == Access::kStore && accesses.memory_kind != Access::kNone;
+}
+
+void observe_step(Wave& wave, const Issued& now, const Step& run, const StepDetail& detail) {
   WaveObservation& own = *wave.observation;
   const Launch& launch = *wave.group->launch;
   LaunchObservation& shared = *launch.observation;
   const Checks& checks = launch.checks;
-  const bool late = launch.delivery == Delivery::kLate;
+  const Step& step = now.step;
+  const bool mutated = &step == shared.mutated;
+  if ((run.watch & wave.checks.watch) | (run.scalar_watch & wave.checks.scalar_watch))
+    check_registers(wave, run, detail, now.instruction);
+  if (checks.resources) check_resources(wave, now, shared);
+  if (checks.wait_states) wave.checks.hazards.check_and_record(wave, step, Rules::kAll);
+  const MutatedRecords records(wave, step, mutated);
+  find_accesses(wave, step, own.accesses);
+  if (checks.uninitialised) own.shadow.check(wave, now, own.accesses);
+  if (checks.bounds) check_extent(wave, step, own.accesses);
+  if (checks.uninitialised) own.shadow.propagate(wave, now, own.accesses, wave.group->observation->shadow);
+  const auto effect = static_cast<Effect>(step.effect);
+  const bool memory = effect != Effect::kNone && effect != Effect::kMatrix;
+  const bool withheld = memory && launch.delivery != Delivery::kEarly;
+  const bool transfer = is_lds_transfer(own.accesses);
+  if (withheld && transfer) save_lds(wave, own.accesses, own.lds_before);
+  if (checks.races && memory) send_messages(wave, now, own.accesses);
+  ++wave.executed[step.category];
+  execute(wave, run, mutated);
+  if (checks.races) {
+    record_races(wave, step, own.accesses, wave.checks.serial + 1);
+    receive_messages(wave, now, own.accesses);
+  }
+  if (effect != Effect::kNone) track_step(wave, step);
+  if (memory) {
+    InFlight& entry = own.in_flight.emplace_back();
+    entry.serial = wave.checks.serial;
+    entry.step = &step;
+    entry.accesses = own.accesses;
+    if (withheld) {
+      entry.withheld = true;
+      ++own.withheld;
+      if (transfer)
+        withhold_lds(wave, own.lds_before, entry);
+      else
+        withhold(wave, step, entry);
+    }
+    if (own.in_flight.size() > 48) retire(wave);  // a full counter has made the oldest return
+  } else if (step.category == static_cast<uint8_t>(Category::kWait)) {
+    retire(wave);
+  }
+  wave.time += step.wait_states;
+}
+
+}  // namespace
+
+void run_wave_observed(Wave& wave, int quantum) {
+  WaveObservation& own = *wave.observation;
+  const Launch& launch = *wave.group->launch;
+  LaunchObservation& shared = *launch.observation;
+  const Program& program = *wave.group->program;
   if (own.at_barrier) {
     own.at_barrier = false;
     ++own.epoch;
-    if (checks.races)
-      for (const InFlight& entry : own.in_flight) record_races(wave, *entry.step, entry.accesses);
+    if (launch.checks.races)
+      for (const InFlight& entry : own.in_flight)
+        record_races(wave, *entry.step, entry.accesses, entry.serial);
   }
-  std::vector<uint8_t> lds_before;
-  for (; quantum > 0; --quantum) {
+  for (; quantum > 0 || wave.status == WaveStatus::kIndexing; --quantum) {
     const Step& step = *wave.next;
     wave.next = &step + 1;
     shared.executed[step.index].store(1, std::memory_order_relaxed);
-    const bool mutated = &step == shared.mutated;
     if (shared.mutated && ++own.steps > kMutantSteps)
       fault(wave, step, SimulatorError::Kind::kCheck,
             "the mutant runs away: " + std::to_string(kMutantSteps) + " instructions of one wave");
-    if (mutated && launch.mutation.kind == Mutation::Kind::kSkip) continue;
-    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch))
-      check_step(wave, step);
-    if (checks.resources) check_resources(wave, step, shared);
-    if (checks.wait_states) own.hazards.check_and_record(wave, step);
-    const MutatedRecords records(wave, step, mutated);
-    find_accesses(wave, step, own.accesses);
-    if (checks.uninitialised) own.shadow.check(wave, step, own.accesses);
-    if (checks.bounds) check_extent(wave, step, own.accesses);
-    if (checks.uninitialised) own.shadow.propagate(wave, step, own.accesses, wave.group->observation->shadow);
-    const auto effect = static_cast<Effect>(step.effect);
-    const bool memory = effect != Effect::kNone && effect != Effect::kMatrix;
-    if (late && memory && own.accesses.lds_kind == Access::kStore &&
-        own.accesses.memory_kind != Access::kNone) {
-      lds_before.clear();
-      for (const LaneRange& range : own.accesses.lds)
-        for (uint64_t byte = range.address;
-             byte < range.address + range.bytes && byte < wave.group->lds.size(); ++byte)
-          lds_before.push_back(wave.group->lds[byte]);
+    if (&step == shared.mutated && launch.mutation.kind == Mutation::Kind::kSkip) continue;
+    if (launch.delivery == Delivery::kRandom) deliver_some(wave);
+    if (wave.status == WaveStatus::kIndexing) {
+      const RelativeStep relative = relative_step(wave, step);
+      const InstructionTraits traits = traits_of(relative.instruction);
+      observe_step(wave, {step, relative.instruction, traits}, relative.step, relative.detail);
+    } else {
+      observe_step(wave, {step, program.instruction(step), program.traits(step)}, step, program.detail(step));
     }
-    ++wave.executed[step.category];
-    execute(wave, step, mutated);
-    if (checks.races) record_races(wave, step, own.accesses);
-    if (effect != Effect::kNone) track_step(wave, step);
-    if (memory) {
-      InFlight entry;
-      entry.serial = wave.checks.serial;
-      entry.step = &step;
-      entry.accesses = own.accesses;
-      if (late) {
-        if (own.accesses.lds_kind == Access::kStore && own.accesses.memory_kind != Access::kNone)
-          withhold_lds(wave, lds_before, entry);
-        else
-          withhold(wave, step, entry);
-      }
-      own.in_flight.push_back(std::move(entry));
-      if (own.in_flight.size() > 48) retire(wave);  // a full counter has made the oldest return
-    } else if (step.category == static_cast<uint8_t>(Category::kWait)) {
-      retire(wave);
-    }
-    wave.time += step.wait_states;
     if (wave.status == WaveStatus::kAtBarrier) own.at_barrier = true;
-    if (wave.status != WaveStatus::kRunning) return;
+    if (wave.status != WaveStatus::kRunning && wave.status != WaveStatus::kIndexing) return;
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "hazards.hpp"
 #include "races.hpp"
 #include "shadow.hpp"
 
@@ -29,7 +28,8 @@ struct InFlight {
   uint64_t serial = 0;
   const Step* step = nullptr;
   Accesses accesses;
-  // Late delivery: the contents of registers and of LDS that are still to appear.
+  // Unless delivery is early: the contents of registers and of LDS that are still to appear.
+  bool withheld = false;
   struct Row {
     uint32_t* to;
     uint64_t lanes;
@@ -42,25 +42,34 @@ struct InFlight {
 
 struct WaveObservation {
   WaveShadow shadow;
-  HazardHistory hazards;
   std::vector<InFlight> in_flight;
-  uint32_t epoch = 0;       // barriers passed
-  bool at_barrier = false;  // the next instruction is the first of a new epoch
-  Accesses accesses;
+  uint32_t epoch = 0;  // barriers passed
+  WriteBack write_back;
+  bool at_barrier = false;          // the next instruction is the first of a new epoch
+  Accesses accesses;                // of the instruction that executes
+  std::vector<uint8_t> lds_before;  // what it will overwrite
   uint64_t steps = 0;
+  // Random delivery.
+  uint64_t random = 0;
+  unsigned rarely = 0;    // one in 2^rarely instructions lets something appear
+  unsigned withheld = 0;  // of in_flight
 };
 
 struct GroupObservation {
   GroupShadow shadow;
   LdsRaces lds_races;
+  Acquires acquires;
   uint32_t first_epoch = 1;  // of the workgroup; later than any of the one before
+  uint64_t random = 0;       // which wave takes its turn, and for how long
   std::vector<WaveObservation> waves;
 };
 
 void observe_group(GroupObservation& observation, const Workgroup& group, size_t wave_count);
 // `scalars`: how many SGPRs the launch has initialised.
 void observe_wave(GroupObservation& observation, Wave& wave, unsigned scalars);
-// Executes at most `quantum` instructions, until the wave ends or arrives at a barrier.
+// splitmix64 (Steele, Lea, Flood 2014).
+uint64_t next_random(uint64_t& state);
+// Executes about `quantum` instructions, until the wave ends or arrives at a barrier.
 void run_wave_observed(Wave& wave, int quantum);
 
 }  // namespace gfx942

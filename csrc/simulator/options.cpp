@@ -51,6 +51,20 @@ Checks parse_checks(const std::string& value) {
   return checks;
 }
 
+void set_delivery(Options& options, const std::string& value) {
+  const std::string random = "random:";
+  if (value == "early" || value == "late") {
+    options.delivery = value == "late" ? Delivery::kLate : Delivery::kEarly;
+    return;
+  }
+  const std::string seed = value.compare(0, random.size(), random) == 0 ? value.substr(random.size()) : "";
+  if (seed.empty() || seed.size() > 9 ||
+      !std::all_of(seed.begin(), seed.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    refuse("delivery", value, "early, late, or random:SEED with SEED from 0 to 999999999");
+  options.delivery = Delivery::kRandom;
+  options.delivery_seed = std::stoull(seed);
+}
+
 void apply(Options& options, const std::string& name, const std::string& value) {
   if (name == "threads") {
     options.threads = integer(name, value, 1, 1024);
@@ -59,8 +73,7 @@ void apply(Options& options, const std::string& name, const std::string& value) 
   } else if (name == "mutation") {
     options.mutation = parse_mutation(value);
   } else if (name == "delivery") {
-    if (value != "early" && value != "late") refuse(name, value, "early, late");
-    options.delivery = value == "late" ? Delivery::kLate : Delivery::kEarly;
+    set_delivery(options, value);
   } else if (name == "findings") {
     if (value != "first" && value != "all") refuse(name, value, "first, all");
     options.collect_findings = value == "all";

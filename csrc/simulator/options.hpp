@@ -12,8 +12,9 @@ struct Options {
   Checks checks;
   Mutation mutation;
   Delivery delivery = Delivery::kEarly;
+  uint64_t delivery_seed = 0;     // of Delivery::kRandom
   bool collect_findings = false;  // under observation a finding is listed and execution goes on
-  MatrixArithmetic matrix = MatrixArithmetic::kFloat32;
+  MatrixArithmetic matrix = MatrixArithmetic::kExact;
   enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one
   int compute_units = 304;                                                      // of an MI300X
   int xcds = 8;

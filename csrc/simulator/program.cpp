@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "checks.hpp"
+#include "hazards.hpp"
 #include "registers.hpp"
 
 namespace gfx942 {
@@ -194,6 +195,8 @@ void apply_modifiers(const Instruction& instruction, const StepDetail& detail, u
         const uint32_t low = (value >> (select ? 16 : 0) & 0xFFFF) ^ (neg ? 0x8000u : 0);
         const uint32_t upper = (value >> (select_hi ? 16 : 0) & 0xFFFF) ^ (neg_hi ? 0x8000u : 0);
         row[lane] = low | upper << 16;
+      } else if (neg) {  // the float32 addend of v_dot2_f32_f16
+        row[lane] ^= 0x80000000u;
       }
     }
     return;
@@ -298,6 +301,12 @@ bool is_implemented(Op op) {
   return handlers()[op] != nullptr;
 }
 
+bool is_executed(const uint8_t* code, uint64_t bytes) {
+  const Program program(code, bytes, 0);
+  const Step* step = program.at(0);
+  return step && step->run != run_unimplemented && step->run != run_undecodable;
+}
+
 std::shared_ptr<const Program> make_program(const uint8_t* code, uint64_t bytes, uint64_t base_address) {
   return std::make_shared<const Program>(code, bytes, base_address);
 }
@@ -330,6 +339,7 @@ Program::Program(const uint8_t* code, uint64_t bytes, uint64_t base_address)
   Instruction end;
   end.address = base_ + bytes;
   instructions_.push_back(end);
+  for (const uint32_t index : close_pairs(*this, steps_)) steps_[index].hazardous = 1;
 }
 
 const Step* Program::at(uint64_t address) const {
@@ -526,7 +536,10 @@ void Program::prepare_step(uint32_t index) {
     for (unsigned i = 0; i < 3; ++i) step.src[i] = vector_source(instruction.src[i], i, step);
     detail.passes = matrix_passes(instruction.op);
     detail.xdl = is_xdl(instruction.op);
-    detail.ready = static_cast<uint8_t>(detail.passes + (detail.xdl ? 3 : 2));
+    detail.float64 =
+        instruction.op == Op::V_MFMA_F64_16X16X4_F64 || instruction.op == Op::V_MFMA_F64_4X4X4_4B_F64;
+    detail.ready = static_cast<uint8_t>(detail.float64 ? 2 * detail.passes + (detail.passes == 4 ? 1 : 2)
+                                                       : detail.passes + (detail.xdl ? 3 : 2));
     detail.effect = Effect::kMatrix;
     if (instruction.cbsz | instruction.abid | instruction.blgp) step.run = nullptr;  // broadcasts
     break;
@@ -563,7 +576,7 @@ void Program::prepare_step(uint32_t index) {
   case Encoding::kScratch: detail.effect = Effect::kVectorMemory; break;
   case Encoding::kFlat: detail.effect = Effect::kFlat; break;
   }
-  step.effect = static_cast<uint8_t>(detail.effect) & 0xF;
+  step.effect = static_cast<uint8_t>(detail.effect) & 7;
   // The target of a direct branch, resolved once all steps exist in memory (steps_ never reallocates).
   const uint64_t after = instruction.address + instruction.size;
   const uint64_t target = after + 4 * static_cast<uint64_t>(static_cast<int64_t>(instruction.offset));

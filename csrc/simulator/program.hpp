@@ -39,12 +39,13 @@ struct alignas(64) Step {
   uint32_t dst = 0;           // byte offset within the Wave
   uint32_t index = 0;         // in Program::instructions()
   uint8_t category : 4;
-  uint8_t effect : 4;  // Effect
+  uint8_t effect : 3;     // Effect
+  uint8_t hazardous : 1;  // close to another step; see close_pairs()
   uint8_t wait_states;
   uint8_t prepare;  // bit i: broadcast scalar source i; bit 3: one of them is 64 bits wide;
                     // bit 4+i: source i has modifiers; bit 7: a source is no register (SCC, aperture...)
   uint8_t finish;   // Finish bits
-  Step() : category(0), effect(0), wait_states(1), prepare(0), finish(0) {}
+  Step() : category(0), effect(0), hazardous(0), wait_states(1), prepare(0), finish(0) {}
 };
 static_assert(sizeof(Step) == 64, "a step is one cache line");
 
@@ -73,6 +74,7 @@ struct StepDetail {
   uint8_t passes = 0;  // MFMA
   uint8_t ready = 0;   // wait states until nothing about an MFMA is a hazard any more
   bool xdl = false;    // MFMA that is neither float32 nor float64 in its inputs
+  bool float64 = false;
   std::array<uint64_t, 8> vector_mask{};
   std::array<uint64_t, 2> scalar_mask{};
 };
@@ -91,11 +93,12 @@ class Program {
   // What the checks under observation need to know about an instruction, computed at the first call.
   const InstructionTraits& traits(const Step& step) const;
   const std::string& undecodable(const Step& step) const { return undecodable_.at(step.index); }
+  // Fills Step::watch, scalar_watch and what follows from the operands in the detail.
+  static void watch_registers(const Instruction& instruction, Step& step, StepDetail& detail);
 
  private:
   void prepare_step(uint32_t index);
   void prepare_vector(const Instruction& instruction, Step& step, StepDetail& detail);
-  void watch_registers(const Instruction& instruction, Step& step, StepDetail& detail);
   uint64_t vector_source(const Operand& operand, unsigned slot, Step& step);
   uint64_t scalar_source(const Operand& operand);
   uint64_t constant_row(uint64_t value);
@@ -138,6 +141,9 @@ void prepare_sources(Wave& wave, const Step& step);
 // Passes of the matrix core that an MFMA takes, and whether its inputs are neither float32 nor float64.
 uint8_t matrix_passes(Op op);
 bool is_xdl(Op op);
+// What a matrix instruction's results are with MatrixArithmetic::kExact: "core", as the matrix core's model
+// has them; "fused", a chain of fused multiply-adds, k ascending; "integer", exact modulo 2^32.
+const char* exact_arithmetic(Op op);
 
 // Each part of the executor adds its mnemonics.
 void install_scalar(HandlerTable& table);

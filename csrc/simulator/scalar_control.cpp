@@ -4,6 +4,7 @@
 #include "memory.hpp"
 #include "program.hpp"
 #include "registers.hpp"
+#include "trace.hpp"
 
 namespace gfx942 {
 
@@ -143,8 +144,10 @@ void scalar_buffer_load(Wave& wave, const Step& step) {
   std::memcpy(destination(wave, step.dst), values, sizeof values);
 }
 
+template <bool kReference>
 void read_time(Wave& wave, const Step& step) {
-  write64(wave, step.dst, wave.time);
+  TimeStamps* stamps = wave.group->launch->stamps;
+  write64(wave, step.dst, stamps ? next_stamp(*stamps, wave, kReference) : wave.time);
 }
 
 }  // namespace
@@ -197,13 +200,15 @@ void install_scalar_memory(HandlerTable& table) {
   table[Op::S_BUFFER_LOAD_DWORDX4] = scalar_buffer_load<4>;
   table[Op::S_BUFFER_LOAD_DWORDX8] = scalar_buffer_load<8>;
   table[Op::S_BUFFER_LOAD_DWORDX16] = scalar_buffer_load<16>;
-  table[Op::S_MEMTIME] = read_time;
-  table[Op::S_MEMREALTIME] = read_time;
+  table[Op::S_MEMTIME] = read_time<false>;
+  table[Op::S_MEMREALTIME] = read_time<true>;
   // Caches are not modelled: every access goes to memory.
   table[Op::S_DCACHE_INV] = no_operation;
   table[Op::S_DCACHE_WB] = no_operation;
   table[Op::S_DCACHE_INV_VOL] = no_operation;
   table[Op::S_DCACHE_WB_VOL] = no_operation;
+  table[Op::S_ATC_PROBE] = no_operation;  // translates an address ahead of its use
+  table[Op::S_ATC_PROBE_BUFFER] = no_operation;
 }
 
 }  // namespace gfx942

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "unwritten.hpp"
+
 namespace gfx942 {
 
 namespace {
@@ -18,48 +20,39 @@ bool is_vector(const Operand& operand) {
 std::string vector_name(unsigned r) {
   return r < 256 ? "v" + std::to_string(r) : "a" + std::to_string(r - 256);
 }
-std::string scalar_name(unsigned s) {
-  switch (s) {
-  case kVcc: return "vcc_lo";
-  case kVcc + 1: return "vcc_hi";
-  case kM0: return "m0";
-  case kExec: return "exec_lo";
-  case kExec + 1: return "exec_hi";
-  default: return "s" + std::to_string(s);
-  }
-}
-
-void report(const Wave& wave, const Step& step, const std::string& what, const char* reaches, int lane = -1) {
-  report_finding(wave, step, "uninitialised",
-                 what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") +
-                     " was never written and reaches " + reaches);
-}
-
 int first_lane(uint64_t mask) {
   return __builtin_ctzll(mask);
 }
 
-std::string_view name_of(const Instruction& instruction) {
-  return op_info(instruction.op).name;
+uint64_t bit(int lane) {
+  return uint64_t{1} << lane;
 }
 
-bool is_bitwise(std::string_view name) {
-  if (name.find("saveexec") != std::string_view::npos) return false;
-  for (const char* prefix :
-       {"s_and_", "s_or_", "s_xor_", "s_andn2_", "s_orn2_", "s_nand_", "s_nor_", "s_xnor_", "s_not_"})
-    if (name.substr(0, std::string_view(prefix).size()) == prefix) return true;
-  return false;
+bool is_swap(const Issued& now, Access kind) {
+  return kind == Access::kAtomic && now.traits.swaps;
 }
 
 }  // namespace
 
-void WaveShadow::reset(unsigned scalars) {
+void WaveShadow::report(const Wave& wave, const Step& step, const std::string& what, const char* reaches,
+                        int lane) const {
+  std::string reason = what + (lane >= 0 ? " of lane " + std::to_string(lane) : "") +
+                       " was never written and reaches " + reaches;
+  if (unwritten_load_)
+    reason += "; the wave read byte " + hexadecimal(unwritten_byte_) +
+              " of memory that nothing has written: " + describe(wave, *unwritten_load_);
+  report_finding(wave, step, "uninitialised", reason);
+}
+
+void WaveShadow::reset(unsigned scalars, size_t scratch_bytes) {
   vector_.fill(0);
   vector_[0] = kAll;
   scalar_.fill(0);
   for (unsigned s = 0; s < scalars; ++s) scalar_[s] = ~0u;
   for (unsigned s : {kFlatScratch, kFlatScratch + 1, kExec, kExec + 1}) scalar_[s] = ~0u;
   scc_ = false;
+  scratch_.assign(scratch_bytes, false);
+  unwritten_load_ = nullptr;
 }
 
 bool WaveShadow::scalar_defined(const Operand& operand) const {
@@ -87,20 +80,24 @@ void WaveShadow::define_scalar(const Operand& operand, uint64_t bits) {
     scalar_[operand.index + i] = static_cast<uint32_t>(i & 1 ? bits >> 32 : bits);
 }
 
-// Lanes in which a source is defined, without DPP.
-uint64_t WaveShadow::lanes_of(const Wave&, const Operand& operand, unsigned row) const {
+void WaveShadow::define_lane(const Operand& operand, unsigned row, int lane, bool defined) {
+  uint64_t& lanes = vector_[(vector_index(operand) + row) & 511];
+  lanes = defined ? lanes | bit(lane) : lanes & ~bit(lane);
+}
+
+// Lanes in which a register of a source is defined.
+uint64_t WaveShadow::lanes_of(const Operand& operand, unsigned row) const {
   if (is_vector(operand)) return row < operand.dwords ? vector_[(vector_index(operand) + row) & 511] : kAll;
   return scalar_defined(operand) ? kAll : 0;
 }
 
-void WaveShadow::check(Wave& wave, const Step& step, const Accesses& accesses) const {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
-  const std::string_view name = name_of(instruction);
+void WaveShadow::check(Wave& wave, const Issued& now, const Accesses& accesses) const {
+  const Step& step = now.step;
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const auto demand_scalars = [&](const char* reaches) {
     for (unsigned s = 0; s < kScalarRegisters; ++s)
-      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, scalar_name(s), reaches);
+      if (traits.scalar_reads[s] && scalar_[s] != ~0u) report(wave, step, name_scalar(s), reaches);
   };
   const auto demand_lanes = [&](const Operand& operand, unsigned rows, uint64_t lanes, const char* reaches) {
     if (!is_vector(operand)) return;
@@ -111,150 +108,170 @@ void WaveShadow::check(Wave& wave, const Step& step, const Accesses& accesses) c
     }
   };
 
-  if (instruction.encoding == Encoding::kSopp || name == "s_call_b64") {
-    if (name.substr(0, 9) != "s_cbranch") return;
-    if (traits.reads_scc && !scc_) report(wave, step, "SCC", "a branch");
-    demand_scalars("a branch");
-    return;
-  }
-  if (name == "s_setpc_b64" || name == "s_swappc_b64") return demand_scalars("a branch");
   if (traits.access != Access::kNone) {
     demand_scalars("an address");
-    if (traits.lds || instruction.encoding != Encoding::kSmem)
+    if (instruction.encoding != Encoding::kSmem)
       demand_lanes(instruction.src[0], instruction.src[0].dwords, wave.exec(), "an address");
-    // Only memory: what goes into LDS is followed there.
-    if (accesses.memory_kind == Access::kStore || accesses.memory_kind == Access::kAtomic) {
-      const Operand& stored = instruction.src[2];
-      for (const LaneRange& range : accesses.memory) {
-        const unsigned rows = range.bytes < 4                    ? 1
-                              : traits.access == Access::kAtomic ? stored.dwords
-                                                                 : range.bytes / 4;
-        demand_lanes(stored, rows, uint64_t{1} << range.lane, "a store");
-      }
+    // Only memory: what goes into LDS and private segments is followed there.
+    if (accesses.memory_kind != Access::kStore && accesses.memory_kind != Access::kAtomic) return;
+    const Operand& stored = instruction.src[2];
+    for (const LaneRange& range : accesses.memory) {
+      const unsigned rows = range.bytes < 4                    ? 1
+                            : traits.access == Access::kAtomic ? stored.dwords
+                                                               : range.bytes / 4;
+      demand_lanes(stored, rows, bit(range.lane), "a store");
+      const uint64_t end = range.address + range.bytes;
+      if (accesses.memory_kind != Access::kAtomic || is_swap(now, Access::kAtomic)) continue;
+      const uint64_t byte = UnwrittenMemory::instance().find(range.address, range.bytes);
+      if (byte < end) report(wave, step, "byte " + hexadecimal(byte) + " of memory", "an atomic", range.lane);
     }
     return;
   }
-  if (name == "ds_bpermute_b32" || name == "ds_permute_b32")
-    demand_lanes(instruction.src[0], 1, wave.exec(), "a lane number");
-  if (instruction.encoding == Encoding::kSop1 || instruction.encoding == Encoding::kSop2) {
-    if (!traits.scalar_writes[kExec] && !traits.scalar_writes[kExec + 1]) return;
-    const Operand &a = instruction.src[0], &b = instruction.src[1];
-    if (is_bitwise(name) && b.kind != Operand::Kind::kNone) {
-      const uint64_t missing = ~((scalar_bits(a) & scalar_bits(b)) | decided_bits(wave, name, a, b));
-      const Operand& undefined = missing & ~scalar_bits(a) ? a : b;
-      if (missing) report(wave, step, scalar_name(undefined.index), "EXEC", first_lane(missing));
-    } else if (name.substr(0, 5) == "s_and" || name.substr(0, 5) == "s_mov") {
-      // s_and_saveexec needs its mask only where EXEC is 1.
-      const uint64_t live = name.substr(0, 5) == "s_and" ? wave.exec() : kAll;
-      for (const Operand& source : instruction.src)
-        if (source.kind == Operand::Kind::kScalar && (live & ~scalar_bits(source)))
-          report(wave, step, scalar_name(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
-    } else {
-      demand_scalars("EXEC");
-    }
-  } else if (name.substr(0, 6) == "v_cmpx") {
+  switch (traits.shape) {
+  case Shape::kBranch:
+    if (traits.reads_scc && !scc_) report(wave, step, "SCC", "a branch");
+    return demand_scalars("a branch");
+  case Shape::kJump: return demand_scalars("a branch");
+  case Shape::kPermute:
+  case Shape::kBackwardPermute: return demand_lanes(instruction.src[0], 1, wave.exec(), "a lane number");
+  case Shape::kCompareExec:
     for (const Operand& source : instruction.src)
       demand_lanes(source, is_vector(source) ? source.dwords : 0, wave.exec(), "EXEC");
+    return demand_scalars("EXEC");
+  default: break;
+  }
+  if (!(traits.is & kScalarAlu) || (!traits.scalar_writes[kExec] && !traits.scalar_writes[kExec + 1])) return;
+  const Operand &a = instruction.src[0], &b = instruction.src[1];
+  const std::string_view name = op_info(instruction.op).name;
+  if (traits.shape == Shape::kBitwise && b.kind != Operand::Kind::kNone) {
+    const uint64_t missing = ~((scalar_bits(a) & scalar_bits(b)) | decided_bits(wave, instruction));
+    const Operand& undefined = missing & ~scalar_bits(a) ? a : b;
+    if (missing) report(wave, step, name_scalar(undefined.index), "EXEC", first_lane(missing));
+  } else if (name.substr(0, 5) == "s_and" || traits.shape == Shape::kMove) {
+    // s_and_saveexec needs its mask only where EXEC is 1.
+    const uint64_t live = traits.shape == Shape::kMove ? kAll : wave.exec();
+    for (const Operand& source : instruction.src)
+      if (source.kind == Operand::Kind::kScalar && (live & ~scalar_bits(source)))
+        report(wave, step, name_scalar(source.index), "EXEC", first_lane(live & ~scalar_bits(source)));
+  } else {
     demand_scalars("EXEC");
   }
 }
 
-void WaveShadow::vector_alu(Wave& wave, const Step& step) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
-  const std::string_view name = name_of(instruction);
-  const uint64_t exec = wave.exec();
-  const Operand& first = instruction.src[0];
+uint64_t WaveShadow::source_lanes(const Issued& now, unsigned i, unsigned result_row) const {
+  const Instruction& instruction = now.instruction;
+  const Operand& source = instruction.src[i];
+  if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2 &&
+      now.traits.flow == Flow::kWhole)
+    return scalar_bits(source);  // a lane mask
+  if (!is_vector(source)) return lanes_of(source, 0);
+  const auto every = [&] {
+    uint64_t lanes = kAll;
+    for (unsigned row = 0; row < source.dwords; ++row) lanes &= lanes_of(source, row);
+    return lanes;
+  };
+  const unsigned low = instruction.op_sel >> i & 1, high = instruction.op_sel_hi >> i & 1;
+  switch (now.traits.flow) {
+  case Flow::kEach: return lanes_of(source, result_row);
+  case Flow::kUpwards: return result_row == 0 ? lanes_of(source, 0) : every();
+  case Flow::kDownwards: return result_row == 0 || source.dwords < 2 ? every() : lanes_of(source, 1);
+  case Flow::kPacked: return lanes_of(source, result_row == 0 ? low : high);
+  case Flow::kPackedMove: return i == result_row ? lanes_of(source, low) : kAll;
+  default: return every();
+  }
+}
 
-  if (name == "v_readfirstlane_b32" || name == "v_readlane_b32") {
-    int lane = exec ? first_lane(exec) : 0;
-    if (name == "v_readlane_b32") {
-      const Operand& select = instruction.src[1];
-      lane = static_cast<int>((select.kind == Operand::Kind::kScalar ? wave.scalar[select.index]
-                                                                     : static_cast<uint32_t>(select.value)) &
-                              63);
-    }
-    return define_scalar(instruction.dst, lanes_of(wave, first, 0) >> lane & 1 ? kAll : 0);
+// Lanes that a DPP source moves out of an undefined lane are undefined, and some are not written at all.
+uint64_t WaveShadow::moved_by_dpp(const Wave& wave, const Dpp& dpp, uint64_t lanes, uint64_t& written) const {
+  const uint64_t exec = wave.exec();
+  uint64_t moved = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int from = dpp_source(dpp.ctrl, lane);
+    const bool valid = from >= 0 && (exec >> from & 1);
+    const bool enabled = (dpp.row_mask >> (lane >> 4) & 1) && (dpp.bank_mask >> (lane >> 2 & 3) & 1);
+    if (!valid || (lanes >> from & 1)) moved |= bit(lane);  // an invalid source reads 0
+    if (!enabled || (!valid && !dpp.bound_ctrl)) written &= ~bit(lane);
   }
-  if (name == "v_writelane_b32") {
-    const Operand& select = instruction.src[1];
-    const unsigned lane = (select.kind == Operand::Kind::kScalar ? wave.scalar[select.index]
-                                                                 : static_cast<uint32_t>(select.value)) &
-                          63;
+  return moved;
+}
+
+void WaveShadow::vector_alu(const Wave& wave, const Issued& now) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
+  const uint64_t exec = wave.exec();
+  const Operand &first = instruction.src[0], &second = instruction.src[1];
+  const auto selected_lane = [&] {
+    return static_cast<int>((second.kind == Operand::Kind::kScalar ? wave.scalar[second.index]
+                                                                   : static_cast<uint32_t>(second.value)) &
+                            63);
+  };
+  switch (traits.shape) {
+  case Shape::kReadFirstLane:
+  case Shape::kReadLane: {
+    const int lane = traits.shape == Shape::kReadLane ? selected_lane() : exec ? first_lane(exec) : 0;
+    return define_scalar(instruction.dst, lanes_of(first, 0) >> lane & 1 ? kAll : 0);
+  }
+  case Shape::kWriteLane:
     // Compilers keep lane masks here that are written for some lanes only.
-    const bool written = first.kind != Operand::Kind::kScalar || scalar_[first.index & 127];
-    uint64_t& lanes = vector_[vector_index(instruction.dst)];
-    lanes = (lanes & ~(uint64_t{1} << lane)) | static_cast<uint64_t>(written) << lane;
-    return;
-  }
-  if (name == "v_swap_b32") {
+    return define_lane(instruction.dst, 0, selected_lane(),
+                       first.kind != Operand::Kind::kScalar || scalar_[first.index & 127]);
+  case Shape::kSwap: {
     uint64_t &a = vector_[vector_index(instruction.dst)], &b = vector_[vector_index(first)];
     const uint64_t was = a;
     a = (a & ~exec) | (b & exec);
     b = (b & ~exec) | (was & exec);
     return;
   }
-
-  uint64_t defined = kAll, written = exec;
-  for (unsigned i = 0; i < instruction.src.size(); ++i) {
-    const Operand& source = instruction.src[i];
-    if (source.kind == Operand::Kind::kNone) continue;
-    uint64_t lanes = kAll;
-    if (is_vector(source)) {
-      for (unsigned row = 0; row < source.dwords; ++row) lanes &= lanes_of(wave, source, row);
-    } else if (source.kind == Operand::Kind::kScalar && source.dwords == 2 && i == 2) {
-      lanes = scalar_bits(source);  // a lane mask
-    } else {
-      lanes = lanes_of(wave, source, 0);
-    }
-    if (i == 0 && instruction.dpp.active) {
-      const Dpp& dpp = instruction.dpp;
-      uint64_t moved = 0;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const int from = dpp_source(dpp.ctrl, lane);
-        const bool valid = from >= 0 && (exec >> from & 1);
-        const bool enabled = (dpp.row_mask >> (lane >> 4) & 1) && (dpp.bank_mask >> (lane >> 2 & 3) & 1);
-        if (!valid || (lanes >> from & 1)) moved |= uint64_t{1} << lane;  // an invalid source reads 0
-        if (!enabled || (!valid && !dpp.bound_ctrl)) written &= ~(uint64_t{1} << lane);
-      }
-      lanes = moved;
-    }
-    if (name == "v_cndmask_b32" && i < 2 && instruction.src[2].kind == Operand::Kind::kScalar) {
-      const uint64_t mask = wave.scalar64(instruction.src[2].index);
-      lanes |= i == 0 ? mask : ~mask;  // not chosen
-    }
-    defined &= lanes;
+  default: break;
   }
-  if (accumulates(instruction.op) && is_vector(instruction.dst))
-    for (unsigned row = 0; row < instruction.dst.dwords; ++row)
-      defined &= lanes_of(wave, instruction.dst, row);
-  if (traits.scalar_reads[kVcc] && name.substr(0, 10) == "v_div_fmas")
-    defined &= scalar_[kVcc] | static_cast<uint64_t>(scalar_[kVcc + 1]) << 32;
 
-  for (unsigned r = 0; r < kVectorRegisters; ++r)
-    if (traits.vector_writes[r]) vector_[r] = (vector_[r] & ~written) | (defined & written);
+  uint64_t written = exec, whole = kAll;
+  const bool into_vector = is_vector(instruction.dst);
+  const unsigned rows = into_vector ? instruction.dst.dwords : 1;
+  std::array<uint64_t, 16> defined;
+  for (unsigned row = 0; row < rows && row < defined.size(); ++row) {
+    defined[row] = kAll;
+    for (unsigned i = 0; i < 3; ++i) {
+      if (instruction.src[i].kind == Operand::Kind::kNone) continue;
+      uint64_t lanes = source_lanes(now, i, row);
+      if (i == 0 && instruction.dpp.active) lanes = moved_by_dpp(wave, instruction.dpp, lanes, written);
+      if (traits.shape == Shape::kSelect && i < 2 && instruction.src[2].kind == Operand::Kind::kScalar) {
+        const uint64_t mask = wave.scalar64(instruction.src[2].index);
+        lanes |= i == 0 ? mask : ~mask;  // not chosen
+      }
+      defined[row] &= lanes;
+    }
+    if (traits.accumulates && into_vector) defined[row] &= lanes_of(instruction.dst, row);
+    if (traits.shape == Shape::kDivFmas)
+      defined[row] &= scalar_[kVcc] | static_cast<uint64_t>(scalar_[kVcc + 1]) << 32;
+    whole &= defined[row];
+  }
+  for (unsigned row = 0; into_vector && row < rows && row < defined.size(); ++row) {
+    uint64_t& lanes = vector_[(vector_index(instruction.dst) + row) & 511];
+    lanes = (lanes & ~written) | (defined[row] & written);
+  }
   // A lane mask: inactive lanes read 0.
-  define_scalar(instruction.dst, defined | ~exec);
-  define_scalar(instruction.sdst, defined | ~exec);
+  define_scalar(instruction.dst, whole | ~exec);
+  define_scalar(instruction.sdst, whole | ~exec);
 }
 
-void WaveShadow::matrix(const Wave& wave, const Instruction& instruction) {
-  uint64_t inputs = kAll, addend = kAll;
+void WaveShadow::matrix(const Instruction& instruction) {
+  uint64_t inputs = kAll;
   for (unsigned i = 0; i < 2; ++i)
     for (unsigned row = 0; row < instruction.src[i].dwords; ++row)
-      inputs &= lanes_of(wave, instruction.src[i], row);
+      inputs &= lanes_of(instruction.src[i], row);
   // Every element of the result depends on a row and a column that are spread over lanes.
   const bool whole = inputs == kAll;
   for (unsigned row = 0; row < instruction.dst.dwords; ++row) {
-    addend = is_vector(instruction.src[2]) ? lanes_of(wave, instruction.src[2], row) : kAll;
+    const uint64_t addend = is_vector(instruction.src[2]) ? lanes_of(instruction.src[2], row) : kAll;
     vector_[(vector_index(instruction.dst) + row) & 511] = whole ? addend : 0;
   }
 }
 
 // Bits of a result that one operand decides alone: a 0 of an AND, a 1 of an OR.
-uint64_t WaveShadow::decided_bits(const Wave& wave, std::string_view name, const Operand& a,
-                                  const Operand& b) const {
+uint64_t WaveShadow::decided_bits(const Wave& wave, const Instruction& instruction) const {
+  const std::string_view name = op_info(instruction.op).name;
+  const Operand &a = instruction.src[0], &b = instruction.src[1];
   const auto value = [&wave](const Operand& operand) -> uint64_t {
     if (operand.kind != Operand::Kind::kScalar) return operand.value;
     return operand.dwords == 2 ? wave.scalar64(operand.index) : wave.scalar[operand.index] * 0x100000001ull;
@@ -272,117 +289,147 @@ uint64_t WaveShadow::decided_bits(const Wave& wave, std::string_view name, const
   return 0;
 }
 
-void WaveShadow::scalar_alu(const Wave& wave, const Step& step) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
-  const std::string_view name = name_of(instruction);
+void WaveShadow::scalar_alu(const Wave& wave, const Issued& now) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const Operand &a = instruction.src[0], &b = instruction.src[1];
 
   uint64_t bits = kAll;
-  if (is_bitwise(name) || name.substr(0, 5) == "s_mov" || name.find("saveexec") != std::string_view::npos) {
+  switch (traits.shape) {
+  case Shape::kBitwise:
+  case Shape::kMove:
+  case Shape::kSaveExec:
     bits = scalar_bits(a);
     if (b.kind != Operand::Kind::kNone) {
       bits &= scalar_bits(b);
-      if (name.find("saveexec") == std::string_view::npos) bits |= decided_bits(wave, name, a, b);
+      if (traits.shape == Shape::kBitwise) bits |= decided_bits(wave, instruction);
     }
-  } else if (name.substr(0, 9) == "s_cselect") {
-    const Operand& chosen = wave.scc ? a : b;
-    bits = scc_ && scalar_defined(chosen) ? kAll : 0;
-  } else {
+    break;
+  case Shape::kScalarSelect: bits = scc_ && scalar_defined(wave.scc ? a : b) ? kAll : 0; break;
+  default: {
     bool all = !traits.reads_scc || scc_;
     for (const Operand& source : instruction.src) all &= scalar_defined(source);
     for (unsigned s = 0; s < kScalarRegisters; ++s) all &= !traits.scalar_reads[s] || scalar_[s] == ~0u;
     bits = all ? kAll : 0;
   }
-  if (name.find("saveexec") != std::string_view::npos)
-    define_scalar(instruction.dst, kAll);  // the old EXEC
-  else
-    define_scalar(instruction.dst, bits);
+  }
+  define_scalar(instruction.dst, traits.shape == Shape::kSaveExec ? kAll : bits);  // the old EXEC
   if (traits.writes_scc) scc_ = bits == kAll;
   scalar_[kExec] = scalar_[kExec + 1] = ~0u;  // checked where it is set
 }
 
-uint64_t WaveShadow::moved_lanes(const Wave& wave, const Instruction& instruction) const {
+uint64_t WaveShadow::permuted_lanes(const Wave& wave, const Issued& now) const {
+  const Instruction& instruction = now.instruction;
   const uint64_t exec = wave.exec();
-  const std::string_view name = name_of(instruction);
   const auto offset = static_cast<uint32_t>(instruction.offset) & 0xFFFF;
-  uint64_t defined = name == "ds_permute_b32" ? kAll : 0;
+  const uint64_t sources = lanes_of(instruction.src[now.traits.shape == Shape::kSwizzle ? 0 : 1], 0);
+  uint64_t defined = now.traits.shape == Shape::kPermute ? kAll : 0;
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(exec >> lane & 1)) continue;
-    if (name == "ds_swizzle_b32") {
+    if (now.traits.shape == Shape::kSwizzle) {
       const int from = swizzle_source(offset, lane);
-      if (from < 0 || !(exec >> from & 1) || (lanes_of(wave, instruction.src[0], 0) >> from & 1))
-        defined |= uint64_t{1} << lane;
+      if (from < 0 || !(exec >> from & 1) || (sources >> from & 1)) defined |= bit(lane);
       continue;
     }
     const uint32_t other = (wave.vector[vector_index(instruction.src[0])][lane] + offset) / 4 & 63;
-    const uint64_t sources = lanes_of(wave, instruction.src[1], 0);
-    if (name == "ds_permute_b32") {
+    if (now.traits.shape == Shape::kPermute) {
       if (!(sources >> lane & 1)) defined &= ~(uint64_t{1} << other);
     } else if (!(exec >> other & 1) || (sources >> other & 1)) {
-      defined |= uint64_t{1} << lane;
+      defined |= bit(lane);
     }
   }
   return defined;
 }
 
-void WaveShadow::lds_access(const Wave& wave, const Step& step, const Accesses& accesses,
-                            GroupShadow& group) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
+void WaveShadow::followed_access(const Issued& now, const std::vector<LaneRange>& ranges, Access kind,
+                                 std::vector<bool>& bytes) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
   const unsigned rows = (traits.element_bytes + 3u) / 4;
-  const auto is_defined = [&](uint64_t first, uint64_t bytes) {
-    for (uint64_t byte = first; byte < first + bytes; ++byte)
-      if (byte < group.lds.size() && !group.lds[byte]) return false;
+  const unsigned row_bytes = traits.element_bytes < 4 ? traits.element_bytes : 4;
+  const auto is_defined = [&](uint64_t first) {
+    for (uint64_t byte = first; byte < first + row_bytes; ++byte)
+      if (byte < bytes.size() && !bytes[byte]) return false;
     return true;
   };
-  for (size_t i = 0; i < accesses.lds.size(); ++i) {
-    const LaneRange& range = accesses.lds[i];
-    const uint64_t lane = uint64_t{1} << range.lane;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const LaneRange& range = ranges[i];
     const unsigned element = traits.pair_unit ? static_cast<unsigned>(i & 1) : 0;
-    const unsigned row_bytes = traits.element_bytes < 4 ? traits.element_bytes : 4;
-    if (is_vector(instruction.dst) && accesses.lds_kind != Access::kStore) {
-      for (unsigned row = 0; row < rows; ++row) {
-        uint64_t& lanes = vector_[(vector_index(instruction.dst) + element * rows + row) & 511];
-        lanes = is_defined(range.address + 4 * row, row_bytes) ? lanes | lane : lanes & ~lane;
-      }
-    }
-    if (accesses.lds_kind == Access::kLoad) continue;
     const Operand& stored =
         instruction.encoding == Encoding::kDs ? instruction.src[1 + element] : instruction.src[2];
     for (unsigned row = 0; row < rows; ++row) {
-      bool defined = instruction.lds || (lanes_of(wave, stored, row) & lane);
-      if (accesses.lds_kind == Access::kAtomic)
-        defined = defined && is_defined(range.address + 4 * row, row_bytes);
-      for (unsigned byte = 0; byte < row_bytes; ++byte)
-        if (range.address + 4 * row + byte < group.lds.size())
-          group.lds[range.address + 4 * row + byte] = defined;
+      const uint64_t first = range.address + 4 * row;
+      const bool before = is_defined(first);
+      bool after = lanes_of(stored, row) >> range.lane & 1;
+      if (kind == Access::kAtomic && !traits.swaps) after = after && before;
+      if (kind != Access::kStore && is_vector(instruction.dst))
+        define_lane(instruction.dst, element * rows + row, range.lane, before);
+      for (uint64_t byte = first; kind != Access::kLoad && byte < first + row_bytes; ++byte)
+        if (byte < bytes.size()) bytes[byte] = after;
     }
   }
 }
 
-void WaveShadow::propagate(Wave& wave, const Step& step, const Accesses& accesses, GroupShadow& group) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instruction(step);
-  const InstructionTraits& traits = program.traits(step);
-  if (traits.is & kVectorAlu) return vector_alu(wave, step);
-  if (traits.is & kMatrixOp) return matrix(wave, instruction);
-  if (traits.is & kScalarAlu) return scalar_alu(wave, step);
-  if (accesses.lds_kind != Access::kNone) lds_access(wave, step, accesses, group);
+void WaveShadow::memory_access(const Wave& wave, const Issued& now, const Accesses& accesses) {
+  const Instruction& instruction = now.instruction;
+  const Access kind = accesses.memory_kind;
+  UnwrittenMemory& unwritten = UnwrittenMemory::instance();
+  const bool scalar = instruction.encoding == Encoding::kSmem;
+  if (kind != Access::kStore) {
+    if (scalar) define_scalar(instruction.dst, kAll);
+    for (unsigned i = 0; !scalar && i < instruction.write_count; ++i)
+      for (unsigned r = instruction.writes[i].first;
+           r < instruction.writes[i].first + unsigned{instruction.writes[i].count}; ++r)
+        vector_[r & 511] |= wave.exec();
+  }
+  if (unwritten.empty()) return;
+  const auto met_by = [&](const LaneRange& range, unsigned byte) {
+    const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
+    const uint64_t met = unwritten.find(range.address + byte, bytes);
+    if (met >= range.address + byte + bytes) return;
+    unwritten_load_ = &now.step;
+    unwritten_byte_ = met;
+    if (scalar)
+      scalar_[(instruction.dst.index + (range.address + byte - accesses.memory.front().address) / 4) & 127] =
+          0;
+    else if (is_vector(instruction.dst))
+      define_lane(instruction.dst, byte / 4, range.lane, false);
+  };
+  for (const LaneRange& range : accesses.memory) {
+    for (unsigned byte = 0; kind != Access::kStore && byte < range.bytes; byte += 4) met_by(range, byte);
+    if (kind != Access::kLoad) unwritten.remove(range.address, range.bytes);
+  }
+}
+
+void WaveShadow::lds_transfer(const Accesses& accesses, GroupShadow& group) {
+  uint64_t undefined = 0;
+  for (const LaneRange& range : accesses.memory)
+    if (UnwrittenMemory::instance().find(range.address, range.bytes) < range.address + range.bytes)
+      undefined |= bit(range.lane);
+  for (const LaneRange& range : accesses.lds)
+    for (uint64_t byte = range.address; byte < range.address + range.bytes && byte < group.lds.size(); ++byte)
+      group.lds[byte] = !(undefined >> range.lane & 1);
+}
+
+void WaveShadow::propagate(Wave& wave, const Issued& now, const Accesses& accesses, GroupShadow& group) {
+  const Instruction& instruction = now.instruction;
+  const InstructionTraits& traits = now.traits;
+  if (traits.is & kVectorAlu) return vector_alu(wave, now);
+  if (traits.is & kMatrixOp) return matrix(instruction);
+  if (traits.is & kScalarAlu) return scalar_alu(wave, now);
   if (instruction.encoding == Encoding::kDs && traits.access == Access::kNone && is_vector(instruction.dst)) {
-    const uint64_t defined = moved_lanes(wave, instruction), exec = wave.exec();
+    const uint64_t defined = permuted_lanes(wave, now), exec = wave.exec();
     uint64_t& lanes = vector_[vector_index(instruction.dst)];
     lanes = (lanes & ~exec) | (defined & exec);
     return;
   }
-  if (traits.lds || instruction.lds) return;
-  if (instruction.encoding == Encoding::kSmem) return define_scalar(instruction.dst, kAll);
-  if (traits.access == Access::kLoad || traits.access == Access::kAtomic) {
-    for (unsigned r = 0; r < kVectorRegisters; ++r)
-      if (traits.vector_writes[r]) vector_[r] |= wave.exec();
-  }
+  if (instruction.encoding == Encoding::kSmem && traits.access == Access::kNone)
+    return define_scalar(instruction.dst, kAll);  // a clock
+  if (accesses.memory_kind != Access::kNone) memory_access(wave, now, accesses);
+  if (instruction.lds) return lds_transfer(accesses, group);
+  if (accesses.lds_kind != Access::kNone) followed_access(now, accesses.lds, accesses.lds_kind, group.lds);
+  if (accesses.scratch_kind != Access::kNone)
+    followed_access(now, accesses.scratch, accesses.scratch_kind, scratch_);
 }
 
 }  // namespace gfx942

@@ -8,6 +8,7 @@
 #include "hazards.hpp"
 #include "hip_error.hpp"
 #include "options.hpp"
+#include "path_facts.hpp"
 #include "statistics.hpp"
 #include "traits.hpp"
 
@@ -18,9 +19,13 @@ namespace {
 // How many later accesses of a counter are certain to have been issued behind an access that may be pending.
 constexpr uint8_t kNotPending = 255, kManyLater = 64;
 
+// More ways to arrive at one instruction than these are not told apart.
+constexpr unsigned kMostContexts = 16;
+
 struct Edge {
   uint32_t to;
   unsigned extra_states;  // that the branch costs where it is taken
+  bool taken;
 };
 
 class Graph {
@@ -70,13 +75,13 @@ class Graph {
       if (conditional || op == Op::S_BRANCH) {
         const auto* target = reinterpret_cast<const Step*>(first_[index].src[0]);
         if (target)
-          out.push_back({target->index, kTakenBranchStates - kBranchStates});
+          out.push_back({target->index, kTakenBranchStates - kBranchStates, true});
         else
           complete_ = false;
       }
-      if (op != Op::S_BRANCH) out.push_back({index + 1, 0});
+      if (op != Op::S_BRANCH) out.push_back({index + 1, 0, false});
       for (const Edge& edge : out) {
-        predecessors_[edge.to].push_back({index, edge.extra_states});
+        predecessors_[edge.to].push_back({index, edge.extra_states, edge.taken});
         left.push_back(edge.to);
       }
     }
@@ -112,37 +117,51 @@ class PendingAccesses {
         number_[index] = accesses_.size();
         accesses_.push_back(index);
       }
-    before_[graph.entry()] = State(2 * accesses_.size(), kNotPending);
-    std::deque<uint32_t> left{graph.entry()};
-    while (!left.empty()) {
-      const uint32_t index = left.front();
-      left.pop_front();
-      State state = before_[index];
+    arrive(graph.entry(), {}, State(2 * accesses_.size(), kNotPending));
+    while (!left_.empty()) {
+      const auto [index, facts] = left_.front();
+      left_.pop_front();
+      State state = before_.at(index).at(facts);
       transfer(state, index, mutation, index == mutated);
-      for (const Edge& edge : graph.successors().at(index)) {
-        const auto [place, inserted] = before_.try_emplace(edge.to, state);
-        bool changed = inserted;
-        if (!inserted) {
-          for (size_t i = 0; i < state.size(); ++i) {
-            if (state[i] >= place->second[i]) continue;
-            place->second[i] = state[i];
-            changed = true;
-          }
+      PathFacts passed = facts;
+      passed.pass(graph.instruction(index), graph.program().traits(graph.step(index)));
+      const std::vector<Edge>& edges = graph.successors().at(index);
+      const auto taken = facts.taken(graph.instruction(index));
+      for (const Edge& edge : edges) {
+        PathFacts known = passed;
+        if (edges.size() > 1) {
+          if (taken && *taken != edge.taken) continue;
+          known.learn(graph.instruction(index), edge.taken);
         }
-        if (changed) left.push_back(edge.to);
+        arrive(edge.to, known, state);
       }
     }
   }
 
   const std::vector<uint32_t>& accesses() const { return accesses_; }
   bool pending(uint32_t before, size_t access) const {
-    const auto state = before_.find(before);
-    return state != before_.end() &&
-           (state->second[2 * access] != kNotPending || state->second[2 * access + 1] != kNotPending);
+    const auto contexts = before_.find(before);
+    if (contexts == before_.end()) return false;
+    for (const auto& [facts, state] : contexts->second)
+      if (state[2 * access] != kNotPending || state[2 * access + 1] != kNotPending) return true;
+    return false;
   }
 
  private:
   using State = std::vector<uint8_t>;
+
+  void arrive(uint32_t index, PathFacts facts, const State& state) {
+    auto& contexts = before_[index];
+    if (contexts.size() >= kMostContexts && !contexts.count(facts)) facts = {};
+    const auto [place, inserted] = contexts.try_emplace(facts, state);
+    bool changed = inserted;
+    for (size_t i = 0; i < state.size() && !inserted; ++i) {
+      if (state[i] >= place->second[i]) continue;
+      place->second[i] = state[i];
+      changed = true;
+    }
+    if (changed) left_.emplace_back(index, facts);
+  }
 
   Effect effect(uint32_t index) const { return static_cast<Effect>(graph_.step(index).effect); }
 
@@ -182,7 +201,8 @@ class PendingAccesses {
   const Graph& graph_;
   std::vector<uint32_t> accesses_;
   std::map<uint32_t, size_t> number_;
-  std::map<uint32_t, State> before_;
+  std::map<uint32_t, std::map<PathFacts, State>> before_;
+  std::deque<std::pair<uint32_t, PathFacts>> left_;
 };
 
 bool touches_result(const Graph& graph, uint32_t index, uint32_t access) {

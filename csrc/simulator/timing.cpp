@@ -72,6 +72,39 @@ Recording* current_recording() {
   return recording_of_thread;
 }
 
+namespace {
+
+constexpr double kReferenceGhz = 0.1;  // s_memrealtime, CDNA3: 100 MHz
+
+std::array<uint32_t, 3> place(uint64_t id, const Launch& launch) {
+  const uint64_t x = launch.grid[0], y = launch.grid[1];
+  return {static_cast<uint32_t>(id % x), static_cast<uint32_t>(id / x % y),
+          static_cast<uint32_t>(id / x / y)};
+}
+
+// Lets the launch pass on the recording's device and its kernel read the clocks.
+void pass_time(Recording& recording, const LaunchTrace& trace, const Launch& launch, Machine& machine) {
+  const ClockResult result = run_clock(trace, *recording.timed);
+  for (size_t group = 0; group < trace.workgroups.size(); ++group) {
+    TimeStamps stamps;
+    stamps.waves = result.stamps[group];
+    stamps.next.assign(stamps.waves.size(), 0);
+    stamps.reference_per_core = kReferenceGhz / recording.core_ghz;
+    for (std::vector<uint64_t>& wave : stamps.waves)
+      for (uint64_t& clock : wave) clock += recording.core_clocks;
+    Launch again = launch;
+    again.stamps = &stamps;
+    Counters counters;
+    const auto& id = trace.workgroups[group].id;
+    machine.run_workgroup(again, id[0], id[1], id[2], counters);
+    for (size_t wave = 0; wave < stamps.waves.size(); ++wave)
+      if (stamps.next[wave] != stamps.waves[wave].size()) refuse_clock_dependence(launch);
+  }
+  recording.core_clocks += result.clocks;
+}
+
+}  // namespace
+
 void record_launch_trace(Recording& recording, const Function& function, const Launch& launch) {
   LaunchTrace trace;
   trace.kernel = function.kernel.name;
@@ -81,9 +114,10 @@ void record_launch_trace(Recording& recording, const Function& function, const L
   trace.block = launch.block;
   trace.vgprs = allocated_vgprs(function.kernel.descriptor);
   trace.lds_bytes = function.kernel.descriptor.group_segment_fixed_size + launch.dynamic_lds;
-  const uint64_t x = launch.grid[0], y = launch.grid[1], total = x * y * launch.grid[2];
+  const uint64_t total = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
   Machine machine;
   for (const uint64_t id : recording.workgroups) {
+    if (recording.timed && (id >= total || trace.workgroups.size() == trace.workgroups_per_cu())) continue;
     if (id >= total)
       throw HipError(hipErrorInvalidValue, "kernel " + trace.kernel + ": workgroup " + std::to_string(id) +
                                                " is to be traced, the grid has " + std::to_string(total));
@@ -91,10 +125,11 @@ void record_launch_trace(Recording& recording, const Function& function, const L
     Launch traced = launch;
     traced.trace = &workgroup;
     Counters counters;
-    machine.run_workgroup(traced, static_cast<uint32_t>(id % x), static_cast<uint32_t>(id / x % y),
-                          static_cast<uint32_t>(id / x / y), counters);
+    const auto at = place(id, launch);
+    machine.run_workgroup(traced, at[0], at[1], at[2], counters);
     trace.workgroups.push_back(std::move(workgroup));
   }
+  if (recording.timed && !trace.workgroups.empty()) pass_time(recording, trace, launch, machine);
   if (!recording.trace.program || instructions(trace) >= instructions(recording.trace))
     recording.trace = std::move(trace);
 }
@@ -187,6 +222,17 @@ int gfx942sim_trace_end(void* recording) {
 void gfx942sim_trace_free(void* recording) {
   if (recording_of_thread == recording) recording_of_thread = nullptr;
   delete static_cast<Recording*>(recording);
+}
+
+int gfx942sim_trace_time(void* recording, const char* parameters, double core_ghz) {
+  return guarded(__func__, [&] {
+    require_pointer(recording, "recording");
+    require_pointer(parameters, "parameters");
+    if (!(core_ghz > 0)) refuse_value("core_ghz is " + std::to_string(core_ghz) + ", allowed: above 0");
+    auto& recorded = *static_cast<Recording*>(recording);
+    recorded.timed = ClockParameters::parse(parameters);
+    recorded.core_ghz = core_ghz;
+  });
 }
 
 int gfx942sim_clock_run(void* recording, const char* parameters) {

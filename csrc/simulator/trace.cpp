@@ -200,6 +200,21 @@ unsigned lds_conflict_cycles(const uint32_t* address, uint64_t active, unsigned 
   return extra;
 }
 
+uint64_t next_stamp(TimeStamps& stamps, const Wave& wave, bool reference) {
+  const std::vector<uint64_t>& clocks = stamps.waves[wave.index];
+  size_t& next = stamps.next[wave.index];
+  if (next == clocks.size()) refuse_clock_dependence(*wave.group->launch);
+  const uint64_t clock = clocks[next++];
+  return reference ? static_cast<uint64_t>(static_cast<double>(clock) * stamps.reference_per_core) : clock;
+}
+
+void refuse_clock_dependence(const Launch& launch) {
+  throw SimulatorError(
+      SimulatorError::Kind::kUnsupported,
+      "kernel " + launch.kernel->name +
+          ": what it does depends on the clocks that it reads; such a launch can't be timed");
+}
+
 unsigned LaunchTrace::waves_per_workgroup() const {
   return (block[0] * block[1] * block[2] + kLanes - 1) / kLanes;
 }

@@ -60,6 +60,16 @@ struct LaunchTrace {
   unsigned workgroups_per_cu() const;
 };
 
+// What s_memtime and s_memrealtime give to the waves of one workgroup, in the order of their execution.
+struct TimeStamps {
+  std::vector<std::vector<uint64_t>> waves;  // core clocks
+  std::vector<size_t> next;                  // of each wave
+  double reference_per_core = 0;             // ticks of the constant clock per core clock
+};
+uint64_t next_stamp(TimeStamps& stamps, const Wave& wave, bool reference);
+// Throws SimulatorError: a wave read the clocks more or less often than when their values were not known yet.
+[[noreturn]] void refuse_clock_dependence(const Launch& launch);
+
 // Called before each step of a traced workgroup.
 void record_step(WorkgroupTrace& trace, const Wave& wave, const Step& step);
 

@@ -80,7 +80,7 @@ void describe_access(const Instruction& instruction, std::string_view name, Inst
                                                : Access::kAtomic;
     const unsigned dwords = traits.access == Access::kLoad ? row.dst.dwords : instruction.src[1].dwords;
     unsigned bytes = element_bytes(name, 4 * dwords);
-    if (contains(name, "read2") || contains(name, "write2")) {
+    if (contains(name, "read2") || contains(name, "write2") || contains(name, "xchg2")) {
       if (traits.access == Access::kLoad) bytes /= 2;
       traits.pair_unit = static_cast<uint16_t>(contains(name, "st64") ? 64 * bytes : bytes);
     }
@@ -101,7 +101,9 @@ void describe_access(const Instruction& instruction, std::string_view name, Inst
                           : contains(name, "cmpswap")      ? row.src[0].dwords / 2u
                                                            : row.src[0].dwords;
   traits.element_bytes = static_cast<uint8_t>(element_bytes(name, 4 * dwords));
-  traits.device_scope = instruction.sc1 || traits.access == Access::kAtomic;
+  traits.scope = instruction.sc1 || traits.access == Access::kAtomic ? Scope::kDevice
+                 : instruction.sc0                                   ? Scope::kWorkgroup
+                                                                     : Scope::kWave;
 }
 
 void list_scalars(const Instruction& instruction, std::string_view name, InstructionTraits& traits) {
@@ -136,14 +138,46 @@ void list_scalars(const Instruction& instruction, std::string_view name, Instruc
     traits.reads_scc = true;
   traits.writes_scc = scalar && !leaves_scc(name);
   if (starts(name, "s_movrel") || instruction.lds || starts(name, "s_sendmsg") || contains(name, "addtid") ||
-      contains(name, "gws"))
+      contains(name, "gws") || instruction.gds || name == "s_ttracedata")
     mark(traits.scalar_reads, kM0, 1);
+}
+
+Shape shape_of(std::string_view name) {
+  if (name == "v_readfirstlane_b32") return Shape::kReadFirstLane;
+  if (name == "v_readlane_b32") return Shape::kReadLane;
+  if (name == "v_writelane_b32") return Shape::kWriteLane;
+  if (name == "v_swap_b32") return Shape::kSwap;
+  if (name == "v_cndmask_b32") return Shape::kSelect;
+  if (starts(name, "v_div_fmas")) return Shape::kDivFmas;
+  if (starts(name, "v_cmpx")) return Shape::kCompareExec;
+  if (name == "ds_permute_b32") return Shape::kPermute;
+  if (name == "ds_bpermute_b32") return Shape::kBackwardPermute;
+  if (name == "ds_swizzle_b32") return Shape::kSwizzle;
+  if (starts(name, "s_cbranch")) return Shape::kBranch;
+  if (name == "s_setpc_b64" || name == "s_swappc_b64") return Shape::kJump;
+  if (contains(name, "saveexec")) return Shape::kSaveExec;
+  if (starts(name, "s_mov")) return Shape::kMove;
+  if (starts(name, "s_cselect")) return Shape::kScalarSelect;
+  for (const char* prefix :
+       {"s_and_", "s_or_", "s_xor_", "s_andn2_", "s_orn2_", "s_nand_", "s_nor_", "s_xnor_", "s_not_"})
+    if (starts(name, prefix)) return Shape::kBitwise;
+  return Shape::kPlain;
+}
+
+Flow flow_of(std::string_view name) {
+  for (const char* upwards : {"v_mad_u64_u32", "v_mad_i64_i32", "v_lshl_add_u64", "v_lshlrev_b64"})
+    if (name == upwards) return Flow::kUpwards;
+  for (const char* downwards : {"v_lshrrev_b64", "v_ashrrev_i64"})
+    if (name == downwards) return Flow::kDownwards;
+  if (name == "v_mov_b64") return Flow::kEach;
+  if (name == "v_pk_mov_b32") return Flow::kPackedMove;
+  if (starts(name, "v_pk_") && contains(name, "_f32")) return Flow::kPacked;
+  return Flow::kWhole;
 }
 
 }  // namespace
 
-InstructionTraits traits_of(const Program& program, const Step& step) {
-  const Instruction& instruction = program.instruction(step);
+InstructionTraits traits_of(const Instruction& instruction) {
   InstructionTraits traits;
   if (instruction.op == Op::kInvalid) return traits;
   const std::string_view name = op_info(instruction.op).name;
@@ -162,6 +196,11 @@ InstructionTraits traits_of(const Program& program, const Step& step) {
   for (unsigned s = 0; s < kFlatScratch; ++s)
     if (traits.scalar_reads[s] || traits.scalar_writes[s]) traits.highest_sgpr = static_cast<int16_t>(s);
   describe_access(instruction, name, traits);
+  traits.shape = shape_of(name);
+  traits.flow = flow_of(name);
+  traits.swaps = contains(name, "_swap") || contains(name, "_wrxchg");
+  traits.compares = contains(name, "cmpswap") || contains(name, "cmpst");
+  traits.accumulates = accumulates(instruction.op);
 
   uint32_t& is = traits.is;
   const bool matrix = encoding == Encoding::kMfma, vector = is_vector_alu(encoding),
@@ -171,6 +210,10 @@ InstructionTraits traits_of(const Program& program, const Step& step) {
   if (vector) is |= kVectorAlu;
   if (scalar) is |= kScalarAlu;
   if (is_vector_memory(encoding)) is |= kVectorMemoryOp;
+  if (encoding == Encoding::kDs) is |= kLdsOp;
+  if (instruction.lds) is |= kLdsTransfer;
+  if (vector && (traits.shape == Shape::kSelect || starts(name, "v_addc") || starts(name, "v_subb")))
+    is |= kReadsMask;
   if (op_info(instruction.op).category == Category::kTranscendental) is |= kTranscendentalOp;
   if (vector && traits.vector_writes.any()) is |= kWritesVector;
   std::bitset<kScalarRegisters> plain = traits.scalar_writes;
@@ -197,9 +240,21 @@ InstructionTraits traits_of(const Program& program, const Step& step) {
     is |= kWideStore;
   if (vector && traits.vector_writes.any() &&
       ((instruction.sdwa.active && instruction.sdwa.dst_sel != 6) ||
-       (encoding != Encoding::kVop3p && (instruction.op_sel & 8))))
+       (encoding != Encoding::kVop3p && (instruction.op_sel & 8)) ||
+       ((name == "v_cvt_sr_fp8_f32" || name == "v_cvt_sr_bf8_f32") && instruction.op_sel)))
     is |= kPartialResult;
   return traits;
+}
+
+std::string name_scalar(unsigned s) {
+  switch (s) {
+  case kVcc: return "vcc_lo";
+  case kVcc + 1: return "vcc_hi";
+  case kM0: return "m0";
+  case kExec: return "exec_lo";
+  case kExec + 1: return "exec_hi";
+  default: return "s" + std::to_string(s);
+  }
 }
 
 const InstructionTraits& Program::traits(const Step& step) const {
@@ -207,7 +262,7 @@ const InstructionTraits& Program::traits(const Step& step) const {
     auto built = std::make_shared<std::vector<InstructionTraits>>();
     built->reserve(steps_.size());
     for (size_t i = 0; i < steps_.size(); ++i)
-      built->push_back(i + 1 < steps_.size() ? traits_of(*this, steps_[i]) : InstructionTraits{});
+      built->push_back(i + 1 < steps_.size() ? traits_of(instructions_[i]) : InstructionTraits{});
     traits_ = std::move(built);
   });
   return (*traits_)[step.index];

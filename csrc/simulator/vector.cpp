@@ -1,18 +1,18 @@
 #include "vector.hpp"
 
 #include <cstring>
+#include <string_view>
 
 namespace gfx942 {
 
 namespace {
 
-float scaled(float value, unsigned omod) {
-  switch (omod) {
-  case 1: return value * 2;
-  case 2: return value * 4;
-  case 3: return value / 2;
-  default: return value;
-  }
+// Output modifiers flush subnormal results, and -0, to +0.
+template <class T>
+T scaled(T value, unsigned omod) {
+  if (omod == 0) return value;
+  const T result = omod == 3 ? value / 2 : value * static_cast<T>(2 * omod);
+  return std::fabs(result) < std::numeric_limits<T>::min() ? T{0} : result;
 }
 
 // NaN becomes 0 where MODE has DX10_CLAMP, and stays otherwise.
@@ -40,26 +40,29 @@ uint32_t clamped_half(uint32_t half, bool dx10_clamp) {
   return half > 0x3C00 ? 0x3C00 : half;
 }
 
-// omod on a half is exact but for underflow, where it rounds to even as the multiplication would.
+// Exact: what would be subnormal is flushed.
 uint32_t scaled_half(uint32_t half, unsigned omod) {
+  if (omod == 0) return half;
   const float value = scaled(half_to_float(half), omod);
-  if (value != value || omod == 0) return half;
+  if (value != value) return half;
   const float magnitude = std::fabs(value);
-  uint32_t bits;
-  if (magnitude >= 65520.0f) {
-    bits = 0x7C00;
-  } else if (magnitude < 0x1p-14f) {
-    bits = static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p24f));
-  } else {
-    const int exponent = std::ilogb(magnitude);
-    bits = static_cast<uint32_t>((exponent + 15) << 10) +
-           static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent))) - 0x400;
-  }
-  return bits | (half & 0x8000);
+  if (magnitude < 0x1p-14f) return 0;
+  if (magnitude >= 65536.0f) return (half & 0x8000) | 0x7C00;
+  const int exponent = std::ilogb(magnitude);
+  const auto significand =
+      static_cast<uint32_t>(std::ldexp(magnitude, 10 - exponent));  // leading one included
+  return (half & 0x8000) | ((static_cast<uint32_t>(exponent + 14) << 10) + significand);
+}
+
+// The output modifier that takes effect: none in IEEE mode, nor where results may be subnormal.
+unsigned effective_scale(const Wave& wave, const Instruction& instruction, unsigned bits) {
+  const unsigned denormals = bits == 32 ? wave.mode.denormals_f32() : wave.mode.denormals_f16_f64();
+  return wave.mode.ieee() || (denormals & 2) ? 0 : instruction.omod;
 }
 
 void scale_and_clamp(Wave& wave, const Instruction& instruction, const StepDetail& detail) {
   const bool dx10 = wave.mode.dx10_clamp();
+  const unsigned omod = effective_scale(wave, instruction, detail.result_bits);
   uint32_t* low = wave.result[0];
   uint32_t* high = wave.result[1];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -74,20 +77,20 @@ void scale_and_clamp(Wave& wave, const Instruction& instruction, const StepDetai
       const uint64_t bits = low[lane] | static_cast<uint64_t>(high[lane]) << 32;
       double value;
       std::memcpy(&value, &bits, 8);
-      if (instruction.omod) value = instruction.omod == 3 ? value / 2 : value * (2 * instruction.omod);
+      value = scaled(value, omod);
       if (instruction.clamp) value = clamped(value, dx10);
       std::memcpy(low + lane, &value, 4);
       std::memcpy(high + lane, reinterpret_cast<char*>(&value) + 4, 4);
     } else if (detail.result_bits == 32) {
       float value;
       std::memcpy(&value, low + lane, 4);
-      value = scaled(value, instruction.omod);
+      value = scaled(value, omod);
       if (instruction.clamp) value = clamped(value, dx10);
       std::memcpy(low + lane, &value, 4);
     } else if (detail.result_packed) {
       low[lane] = clamped_half(low[lane] & 0xFFFF, dx10) | clamped_half(low[lane] >> 16, dx10) << 16;
     } else {
-      uint32_t value = scaled_half(low[lane] & 0xFFFF, instruction.omod);
+      uint32_t value = scaled_half(low[lane] & 0xFFFF, omod);
       if (instruction.clamp) value = clamped_half(value, dx10);
       low[lane] = value;
     }
@@ -139,6 +142,30 @@ void finish_result(Wave& wave, const Step& step) {
   write_lanes(wave, step.dst, detail.result_bits == 64 ? 2 : detail.result_bits == 128 ? 4 : 1, mask);
 }
 
+namespace {
+
+// Instructions whose results the integer clamp leaves as they are: comparisons, and what saturates or selects
+// anyway.
+void accept_idle_clamps(HandlerTable& table) {
+  for (size_t i = 1; i < static_cast<size_t>(Op::kCount); ++i) {
+    const std::string_view name = op_info(static_cast<Op>(i)).name;
+    if (name.substr(0, 5) == "v_cmp") table.saturating[i] = table.plain[i];
+  }
+  for (const Op op : {
+           Op::V_CVT_I32_F64,        Op::V_CVT_U32_F32,        Op::V_CVT_I32_F32,
+           Op::V_CVT_RPI_I32_F32,    Op::V_CVT_FLR_I32_F32,    Op::V_CVT_U32_F64,
+           Op::V_CVT_U16_F16,        Op::V_CVT_I16_F16,        Op::V_FREXP_EXP_I32_F64,
+           Op::V_FREXP_EXP_I32_F32,  Op::V_FREXP_EXP_I16_F16,  Op::V_MIN3_I16,
+           Op::V_MIN3_U16,           Op::V_MAX3_I16,           Op::V_MAX3_U16,
+           Op::V_MED3_I16,           Op::V_MED3_U16,           Op::V_CVT_PKNORM_I16_F32,
+           Op::V_CVT_PKNORM_U16_F32, Op::V_CVT_PKNORM_I16_F16, Op::V_CVT_PKNORM_U16_F16,
+           Op::V_CVT_NORM_I16_F16,   Op::V_CVT_NORM_U16_F16,
+       })
+    table.saturating[static_cast<size_t>(op)] = table[op];
+}
+
+}  // namespace
+
 void install_vector(HandlerTable& table) {
   install_vector_float(table);
   install_vector_integer(table);
@@ -147,6 +174,7 @@ void install_vector(HandlerTable& table) {
   install_vector_packed(table);
   install_vector_small_float(table);
   install_vector_transcendental(table);
+  accept_idle_clamps(table);
 }
 
 }  // namespace gfx942

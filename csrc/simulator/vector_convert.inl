@@ -25,12 +25,12 @@ inline uint32_t pack(uint16_t low, uint16_t high) {
 }
 inline uint16_t normalised_i16(float value) {
   if (value != value) return 0;
-  const float clamped = value < -1 ? -1.0f : value > 1 ? 1.0f : value;
-  return static_cast<uint16_t>(static_cast<int16_t>(__builtin_roundevenf(clamped * 32767.0f)));
+  const double clamped = value < -1 ? -1.0f : value > 1 ? 1.0f : value;  // whose product is exact
+  return static_cast<uint16_t>(static_cast<int16_t>(__builtin_roundeven(clamped * 32767.0)));
 }
 inline uint16_t normalised_u16(float value) {
-  const float clamped = !(value > 0) ? 0.0f : value > 1 ? 1.0f : value;
-  return static_cast<uint16_t>(static_cast<int32_t>(__builtin_roundevenf(clamped * 65535.0f)));
+  const double clamped = !(value > 0) ? 0.0f : value > 1 ? 1.0f : value;
+  return static_cast<uint16_t>(static_cast<int32_t>(__builtin_roundeven(clamped * 65535.0)));
 }
 inline uint32_t saturated_u8(float value) {
   if (!(value > 0)) return 0;
@@ -46,7 +46,7 @@ static void install(HandlerTable& table) {
   OP(V_CVT_F32_U32, float, (uint32_t a), return static_cast<float>(static_cast<double>(a)))
   OP(V_CVT_U32_F32, uint32_t, (float a), return to_u32(static_cast<double>(a)))
   OP(V_CVT_I32_F32, int32_t, (float a), return to_i32(static_cast<double>(a)))
-  OP(V_CVT_RPI_I32_F32, int32_t, (float a), return to_i32(__builtin_floor(static_cast<double>(a) + 0.5)))
+  OP(V_CVT_RPI_I32_F32, int32_t, (float a), return to_i32(static_cast<double>(__builtin_floorf(a + 0.5f))))
   OP(V_CVT_FLR_I32_F32, int32_t, (float a), return to_i32(__builtin_floor(static_cast<double>(a))))
   OP(V_CVT_I32_F64, int32_t, (double a), return to_i32(a))
   OP(V_CVT_U32_F64, uint32_t, (double a), return to_u32(a))
@@ -82,6 +82,12 @@ static void install(HandlerTable& table) {
      return pack(static_cast<uint16_t>(a), static_cast<uint16_t>(b)))
   OP(V_CVT_PKNORM_I16_F32, uint32_t, (float a, float b), return pack(normalised_i16(a), normalised_i16(b)))
   OP(V_CVT_PKNORM_U16_F32, uint32_t, (float a, float b), return pack(normalised_u16(a), normalised_u16(b)))
+  OP(V_CVT_PKNORM_I16_F16, uint32_t, (Half a, Half b),
+     return pack(normalised_i16(to_float(a)), normalised_i16(to_float(b))))
+  OP(V_CVT_PKNORM_U16_F16, uint32_t, (Half a, Half b),
+     return pack(normalised_u16(to_float(a)), normalised_u16(to_float(b))))
+  OP(V_CVT_NORM_I16_F16, uint16_t, (Half a), return normalised_i16(to_float(a)))
+  OP(V_CVT_NORM_U16_F16, uint16_t, (Half a), return normalised_u16(to_float(a)))
   OP(V_CVT_PK_U8_F32, uint32_t, (float a, uint32_t b, uint32_t c), return insert_byte(saturated_u8(a), b, c))
   OP(V_SAT_PK_U8_I16, uint32_t, (uint32_t a), const int32_t low = static_cast<int16_t>(a),
      high = static_cast<int16_t>(a >> 16);

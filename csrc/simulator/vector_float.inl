@@ -1,48 +1,7 @@
 // float32, float64 and float16 arithmetic. Included once per host instruction set (vector_targets.inl).
 
-inline bool is_signalling(float value) {
-  return (bit_cast<uint32_t>(value) & 0x7FFFFFFFu) - 0x7F800001u < 0x3FFFFFu;
-}
-inline bool is_signalling(double value) {
-  return (bit_cast<uint64_t>(value) & 0x7FFFFFFFFFFFFFFFu) - 0x7FF0000000000001u < 0x7FFFFFFFFFFFFu;
-}
-inline float quiet(float value) {
-  return bit_cast<float>(bit_cast<uint32_t>(value) | 0x400000u);
-}
-inline double quiet(double value) {
-  return bit_cast<double>(bit_cast<uint64_t>(value) | 0x8000000000000u);
-}
-inline uint32_t raw(float value) {
-  return bit_cast<uint32_t>(value);
-}
-inline uint64_t raw(double value) {
-  return bit_cast<uint64_t>(value);
-}
+#include "vector_minimum.inl"
 
-// IEEE mode: a signalling NaN comes back quiet, a quiet one gives way to the other operand; -0 < +0.
-template <class T>
-inline T maximum(T a, T b) {
-  auto result = a > b ? raw(a) : raw(b);
-  result = a == b ? raw(a) & raw(b) : result;
-  result = a != a ? raw(b) : result;
-  result = b != b ? raw(a) : result;
-  result = is_signalling(b) ? raw(quiet(b)) : result;
-  return bit_cast<T>(is_signalling(a) ? raw(quiet(a)) : result);
-}
-template <class T>
-inline T minimum(T a, T b) {
-  auto result = a < b ? raw(a) : raw(b);
-  result = a == b ? raw(a) | raw(b) : result;
-  result = a != a ? raw(b) : result;
-  result = b != b ? raw(a) : result;
-  result = is_signalling(b) ? raw(quiet(b)) : result;
-  return bit_cast<T>(is_signalling(a) ? raw(quiet(a)) : result);
-}
-template <class T>
-inline T median(T a, T b, T c) {
-  const bool nan = a != a || b != b || c != c;
-  return nan ? minimum(minimum(a, b), c) : maximum(minimum(a, b), minimum(maximum(a, b), c));
-}
 inline Half canonical_half(float value) {
   return to_half(canonical(value));
 }
@@ -89,15 +48,47 @@ inline double fraction(double value) {
   return part < 0x1.fffffffffffffp-1 || part != part ? part : 0x1.fffffffffffffp-1;
 }
 
+// Product and sum, each rounded.
+inline Half mad_half(Half a, Half b, Half c) {
+  return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c));
+}
+
+// Which axis of a cube map's direction is the longest.
+enum class Axis { kX, kY, kZ };
+inline Axis major_axis(float x, float y, float z) {
+  const float ax = __builtin_fabsf(x), ay = __builtin_fabsf(y), az = __builtin_fabsf(z);
+  return az >= ax && az >= ay ? Axis::kZ : ay >= ax ? Axis::kY : Axis::kX;
+}
+inline float cube_face(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return axis == Axis::kZ   ? (z < 0 ? 5.0f : 4.0f)
+         : axis == Axis::kY ? (y < 0 ? 3.0f : 2.0f)
+         : x < 0            ? 1.0f
+                            : 0.0f;
+}
+inline float cube_s(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return axis == Axis::kZ ? (z < 0 ? -x : x) : axis == Axis::kY ? x : x < 0 ? z : -z;
+}
+inline float cube_t(float x, float y, float z) {
+  return major_axis(x, y, z) == Axis::kY ? (y < 0 ? -z : z) : -y;
+}
+inline float cube_major(float x, float y, float z) {
+  const Axis axis = major_axis(x, y, z);
+  return 2 * (axis == Axis::kZ ? z : axis == Axis::kY ? y : x);
+}
+
 inline float legacy_product(float a, float b) {
   return a == 0 || b == 0 ? 0.0f : a * b;
 }
 
-// The special cases of a division p / d whose quotient estimate is q. An estimate that is NaN although p and
-// d are ordinary comes from an iteration that overflowed.
-template <class T>
+// The special cases of a division p / d whose quotient estimate is q. `kOverflows`: an estimate that is NaN
+// although p and d are ordinary comes from an iteration that overflowed.
+template <bool kOverflows, class T>
 inline T division_fixup(T q, T d, T p, T invalid) {
+  constexpr int kFraction = sizeof(T) == 8 ? 52 : 23, kExponents = sizeof(T) == 8 ? 0x7FF : 0xFF;
   constexpr int kUnderflow = sizeof(T) == 8 ? -1075 : -150;
+  const auto exponent = [](T value) { return static_cast<int>(raw(value) >> kFraction) & kExponents; };
   const bool negative = std::signbit(d) != std::signbit(p);
   const T infinity = std::numeric_limits<T>::infinity();
   if (p != p) return quiet(p);
@@ -105,15 +96,18 @@ inline T division_fixup(T q, T d, T p, T invalid) {
   if ((d == 0 && p == 0) || (std::isinf(d) && std::isinf(p))) return invalid;
   if (d == 0 || std::isinf(p)) return negative ? -infinity : infinity;
   if (std::isinf(d) || p == 0) return negative ? -T{0} : T{0};
-  if (std::ilogb(p) - std::ilogb(d) < kUnderflow) return negative ? -T{0} : T{0};
-  const T magnitude = q != q ? infinity : std::fabs(q);
+  if (exponent(p) - exponent(d) < kUnderflow) return negative ? -T{0} : T{0};
+  const T magnitude = kOverflows && q != q ? infinity : std::fabs(q);
   return negative ? -magnitude : magnitude;
 }
 inline float fixup(float q, float d, float p) {
-  return division_fixup(q, d, p, bit_cast<float>(0xFFC00000u));
+  return division_fixup<true>(q, d, p, bit_cast<float>(0xFFC00000u));
 }
 inline double fixup(double q, double d, double p) {
-  return division_fixup(q, d, p, bit_cast<double>(uint64_t{0xFFF8000000000000u}));
+  return division_fixup<true>(q, d, p, bit_cast<double>(uint64_t{0xFFF8000000000000u}));
+}
+inline Half fixup(Half q, Half d, Half p) {
+  return to_half(division_fixup<false>(to_float(q), to_float(d), to_float(p), bit_cast<float>(0xFFC00000u)));
 }
 
 static void install(HandlerTable& table) {
@@ -139,6 +133,10 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F32, float, (float a), return __builtin_roundevenf(a))
   OP(V_FREXP_MANT_F32, float, (float a), return frexp_mantissa(a))
   OP(V_FREXP_EXP_I32_F32, int32_t, (float a), return frexp_exponent(a))
+  OP(V_CUBEID_F32, float, (float x, float y, float z), return cube_face(x, y, z))
+  OP(V_CUBESC_F32, float, (float x, float y, float z), return cube_s(x, y, z))
+  OP(V_CUBETC_F32, float, (float x, float y, float z), return cube_t(x, y, z))
+  OP(V_CUBEMA_F32, float, (float x, float y, float z), return cube_major(x, y, z))
   OP(V_DIV_FIXUP_F32, float, (float q, float d, float p), return fixup(q, d, p))
 
   OP(V_ADD_F64, double, (double a, double b), return canonical(a + b))
@@ -162,13 +160,12 @@ static void install(HandlerTable& table) {
   OP(V_SUBREV_F16, Half, (Half a, Half b), return canonical_half(to_float(b) - to_float(a)))
   OP(V_MUL_F16, Half, (Half a, Half b), return canonical_half(to_float(a) * to_float(b)))
   OP(V_FMA_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
-  OP(V_MAC_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
-  OP(V_MAD_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAC_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
+  OP(V_MAD_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
+  OP(V_MADMK_F16, Half, (Half a, Half k, Half b), return mad_half(a, k, b))
+  OP(V_MADAK_F16, Half, (Half a, Half b, Half k), return mad_half(a, b, k))
   OP(V_FMA_LEGACY_F16, Half, (Half a, Half b, Half c), return fma_half(a, b, c))
-  OP(V_MAD_LEGACY_F16, Half, (Half a, Half b, Half c),
-     return canonical_half(to_float(canonical_half(to_float(a) * to_float(b))) + to_float(c)))
+  OP(V_MAD_LEGACY_F16, Half, (Half a, Half b, Half c), return mad_half(a, b, c))
   OP(V_MAX_F16, Half, (Half a, Half b), return to_half(maximum(to_float(a), to_float(b))))
   OP(V_MIN_F16, Half, (Half a, Half b), return to_half(minimum(to_float(a), to_float(b))))
   OP(V_MAX3_F16, Half, (Half a, Half b, Half c),
@@ -186,8 +183,6 @@ static void install(HandlerTable& table) {
   OP(V_RNDNE_F16, Half, (Half a), return to_half(__builtin_roundevenf(to_float(a))))
   OP(V_FREXP_MANT_F16, Half, (Half a), return to_half(frexp_mantissa(to_float(a))))
   OP(V_FREXP_EXP_I16_F16, int16_t, (Half a), return static_cast<int16_t>(frexp_exponent(to_float(a))))
-  OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p),
-     return to_half(fixup(to_float(q), to_float(d), to_float(p))))
-  OP(V_DIV_FIXUP_LEGACY_F16, Half, (Half q, Half d, Half p),
-     return to_half(fixup(to_float(q), to_float(d), to_float(p))))
+  OP(V_DIV_FIXUP_F16, Half, (Half q, Half d, Half p), return fixup(q, d, p))
+  OP(V_DIV_FIXUP_LEGACY_F16, Half, (Half q, Half d, Half p), return fixup(q, d, p))
 }

@@ -37,6 +37,42 @@ inline uint32_t sum_absolute_differences(uint32_t a, uint32_t b, uint32_t c, boo
   return c;
 }
 
+inline uint32_t sum_absolute_halves(uint32_t a, uint32_t b) {
+  const uint32_t al = a & 0xFFFF, bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
+  return (al > bl ? al - bl : bl - al) + (ah > bh ? ah - bh : bh - ah);
+}
+inline uint32_t saturated_sum(uint32_t a, uint32_t b) {
+  return a + b < a ? ~0u : a + b;
+}
+
+// Four sums of absolute differences, of the four bytes of `b` with those of `a` from byte 0, 1, 2 and 3 on.
+struct FourSums {
+  uint32_t sum[4];
+};
+template <>
+struct Element<FourSums> {
+  static FourSums get(const uint32_t* row, int lane) {
+    return {{row[lane], row[kLanes + lane], row[2 * kLanes + lane], row[3 * kLanes + lane]}};
+  }
+  static void put(uint32_t* row, int lane, FourSums value) {
+    for (int i = 0; i < 4; ++i) row[i * kLanes + lane] = value.sum[i];
+  }
+};
+inline FourSums four_sums(uint64_t a, uint32_t b, FourSums c, bool masked) {
+  for (int i = 0; i < 4; ++i)
+    c.sum[i] = sum_absolute_differences(static_cast<uint32_t>(a >> 8 * i), b, c.sum[i], masked);
+  return c;
+}
+inline uint64_t four_packed_sums(uint64_t a, uint32_t b, uint64_t c, bool masked) {
+  uint64_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t start = static_cast<uint32_t>(c >> 16 * i & 0xFFFF);
+    const uint32_t sum = sum_absolute_differences(static_cast<uint32_t>(a >> 8 * i), b, start, masked);
+    result |= static_cast<uint64_t>(sum & 0xFFFF) << 16 * i;
+  }
+  return result;
+}
+
 // Bytes of {a, b}, b lowest, as each selector byte of s says.
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t s) {
   uint32_t result = 0;
@@ -223,12 +259,15 @@ static void install(HandlerTable& table) {
      return sum_absolute_differences(a, b, c, false))
   OP(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return sum_absolute_differences(a, b, c, true))
+  OP(V_QSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c),
+     return four_packed_sums(a, b, c, false))
+  OP(V_MQSAD_PK_U16_U8, uint64_t, (uint64_t a, uint32_t b, uint64_t c),
+     return four_packed_sums(a, b, c, true))
+  OP(V_MQSAD_U32_U8, FourSums, (uint64_t a, uint32_t b, FourSums c), return four_sums(a, b, c, true))
   OP(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return (sum_absolute_differences(a, b, 0, false) << 16) + c)
   OP(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a > b ? a - b : b - a) + c)
-  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), const uint32_t al = a & 0xFFFF,
-     bl = b & 0xFFFF, ah = a >> 16, bh = b >> 16;
-     return c + (al > bl ? al - bl : bl - al) + (ah > bh ? ah - bh : bh - ah))
+  OP(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return sum_absolute_halves(a, b) + c)
   OP(V_LERP_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), uint32_t result = 0;
      for (int shift = 0; shift < 32; shift += 8) result |=
      ((a >> shift & 0xFF) + (b >> shift & 0xFF) + (c >> shift & 1)) >> 1 << shift;
@@ -254,6 +293,24 @@ static void install(HandlerTable& table) {
       return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b) + c), 0, kU32Max))
   SATURATING(V_MAD_I32_I24, int32_t, (uint32_t a, uint32_t b, int32_t c),
              return clamp_between<int32_t>(int64_t{sign24(a)} * sign24(b) + c, kI32Min, kI32Max))
+  SATURATING(V_MUL_U32_U24, uint32_t, (uint32_t a, uint32_t b),
+             return clamp_between<uint32_t>(static_cast<int64_t>(uint64_t{low24(a)} * low24(b)), 0, kU32Max))
+  SATURATING(V_MUL_I32_I24, int32_t, (uint32_t a, uint32_t b),
+             return clamp_between<int32_t>(int64_t{sign24(a)} * sign24(b), kI32Min, kI32Max))
+  SATURATING(V_MAD_U32_U16, uint32_t, (uint16_t a, uint16_t b, uint32_t c),
+             return clamp_between<uint32_t>(int64_t{uint32_t{a} * b} + c, 0, kU32Max))
+  SATURATING(V_MAD_I32_I16, int32_t, (int16_t a, int16_t b, int32_t c),
+             return clamp_between<int32_t>(int64_t{a} * b + c, kI32Min, kI32Max))
+  SATURATING(V_SAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, false), c))
+  SATURATING(V_MSAD_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, true), c))
+  SATURATING(V_SAD_HI_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_differences(a, b, 0, false) << 16, c))
+  SATURATING(V_SAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(sum_absolute_halves(a, b), c))
+  SATURATING(V_SAD_U32, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return saturated_sum(a > b ? a - b : b - a, c))
   SATURATING(V_MAD_U16, uint16_t, (uint16_t a, uint16_t b, uint16_t c),
              return clamp_between<uint16_t>(int64_t{a} * b + c, 0, 0xFFFF))
   SATURATING(V_MAD_I16, int16_t, (int16_t a, int16_t b, int16_t c),

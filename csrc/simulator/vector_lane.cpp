@@ -88,9 +88,10 @@ void multiply_add_signed(Wave& wave, const Step& step) {
     const int64_t product = int64_t{static_cast<int32_t>(a[lane])} * static_cast<int32_t>(b[lane]);
     int64_t sum;
     const bool overflow = __builtin_add_overflow(product, static_cast<int64_t>(element64(c, lane)), &sum);
+    const bool sign = (sum < 0) != overflow;  // bit 64 of the exact sum
     wave.result[0][lane] = static_cast<uint32_t>(sum);
     wave.result[1][lane] = static_cast<uint32_t>(static_cast<uint64_t>(sum) >> 32);
-    carries |= static_cast<uint64_t>(overflow) << lane;
+    carries |= static_cast<uint64_t>(sign) << lane;
   }
   write_carry(wave, step, carries);
   finish_result(wave, step);
@@ -119,15 +120,15 @@ void division_scale(Wave& wave, const Step& step) {
   if (step.prepare) prepare_sources(wave, step);
   constexpr bool kDouble = sizeof(T) == 8;
   constexpr int kScale = kDouble ? 128 : 64;
-  constexpr int kExponentBias = kDouble ? 1023 : 127;
   constexpr int kLargeGap = kDouble ? 768 : 96;
   constexpr int kSmallNumerator = kDouble ? 53 : 23;
   const DoublePrecisionMode mode(wave);
   const uint32_t *s0 = source(wave, step.src[0]), *s1 = source(wave, step.src[1]),
                  *s2 = source(wave, step.src[2]);
-  const auto biased_exponent = [&](T value) {
-    if (value == 0 || std::fabs(value) < std::numeric_limits<T>::min()) return 0;
-    return std::ilogb(value) + kExponentBias;
+  const auto biased_exponent = [](T value) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    return static_cast<int>(bits >> (kDouble ? 52 : 23)) & (kDouble ? 0x7FF : 0xFF);
   };
   const auto subnormal = [](T value) {
     return value != 0 && std::fabs(value) < std::numeric_limits<T>::min();
@@ -138,11 +139,9 @@ void division_scale(Wave& wave, const Step& step) {
             numerator = element<T>(s2, lane);
     T result = value;
     bool undo = false;
-    const bool is_denominator = std::memcmp(&value, &denominator, sizeof(T)) == 0;
+    const bool is_denominator = value == denominator, is_numerator = value == numerator;
     if (numerator == 0 || denominator == 0) {
       result = std::numeric_limits<T>::quiet_NaN();
-    } else if (!std::isfinite(numerator) || !std::isfinite(denominator)) {
-      result = value;
     } else if (biased_exponent(numerator) - biased_exponent(denominator) >= kLargeGap) {
       undo = true;  // the quotient would be near overflow: scale the denominator up
       if (is_denominator) result = std::ldexp(value, kScale);
@@ -155,7 +154,7 @@ void division_scale(Wave& wave, const Step& step) {
       result = std::ldexp(value, -kScale);
     } else if (subnormal(numerator / denominator)) {
       undo = true;
-      if (!is_denominator) result = std::ldexp(value, kScale);
+      if (is_numerator) result = std::ldexp(value, kScale);
     } else if (biased_exponent(numerator) <= kSmallNumerator) {
       result = std::ldexp(value, kScale);
     }
@@ -191,6 +190,7 @@ void no_operation(Wave&, const Step&) {}
 
 void install_vector_lane(HandlerTable& table) {
   table[Op::V_NOP] = no_operation;
+  table[Op::V_CLREXCP] = no_operation;  // exceptions are not modelled
   table[Op::V_READFIRSTLANE_B32] = read_first_lane;
   table[Op::V_READLANE_B32] = read_lane;
   table[Op::V_WRITELANE_B32] = write_lane;

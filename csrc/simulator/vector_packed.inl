@@ -54,36 +54,34 @@ inline Half fma_half_pair(Half a, Half b, Half c) {
       static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c));
   return to_half(canonical(to_float_odd(sum)));
 }
-inline float larger(float a, float b) {
-  if (a != a) return b;
-  if (b != b) return a;
-  return a > b || (a == b && !__builtin_signbit(a)) ? a : b;
-}
-inline float smaller(float a, float b) {
-  if (a != a) return b;
-  if (b != b) return a;
-  return a < b || (a == b && __builtin_signbit(a)) ? a : b;
-}
+#include "vector_minimum.inl"
 
-// Exact float64 products summed once with the accumulator, rounded to float32.
+// Each product is exact in float32; each sum is rounded.
 inline float dot_halves(uint32_t a, uint32_t b, float c) {
-  const double low = static_cast<double>(to_float(low_half(a))) * static_cast<double>(to_float(low_half(b)));
-  const double high =
-      static_cast<double>(to_float(high_half(a))) * static_cast<double>(to_float(high_half(b)));
-  return canonical(static_cast<float>(low + high + static_cast<double>(c)));
+  const float sum = c + to_float(low_half(a)) * to_float(low_half(b));
+  return canonical(sum + to_float(high_half(a)) * to_float(high_half(b)));
 }
-inline uint32_t dot_signed(uint32_t a, uint32_t b, uint32_t c, int bits) {
+inline int64_t dot_signed(uint32_t a, uint32_t b, uint32_t c, int bits) {
+  int64_t sum = static_cast<int32_t>(c);
   for (int shift = 0; shift < 32; shift += bits) {
     const int32_t x = static_cast<int32_t>(a << (32 - bits - shift)) >> (32 - bits);
     const int32_t y = static_cast<int32_t>(b << (32 - bits - shift)) >> (32 - bits);
-    c += static_cast<uint32_t>(x * y);
+    sum += int64_t{x} * y;
   }
-  return c;
+  return sum;
 }
-inline uint32_t dot_unsigned(uint32_t a, uint32_t b, uint32_t c, int bits) {
+inline uint64_t dot_unsigned(uint32_t a, uint32_t b, uint32_t c, int bits) {
+  uint64_t sum = c;
   for (int shift = 0; shift < 32; shift += bits)
-    c += (a << (32 - bits - shift) >> (32 - bits)) * (b << (32 - bits - shift) >> (32 - bits));
-  return c;
+    sum += uint64_t{a << (32 - bits - shift) >> (32 - bits)} * (b << (32 - bits - shift) >> (32 - bits));
+  return sum;
+}
+inline uint32_t saturate_dot(int64_t v) {
+  const int64_t limited = v < -0x80000000ll ? -0x80000000ll : v > 0x7FFFFFFF ? 0x7FFFFFFF : v;
+  return static_cast<uint32_t>(limited);
+}
+inline uint32_t saturate_dot(uint64_t v) {
+  return v > 0xFFFFFFFF ? 0xFFFFFFFF : static_cast<uint32_t>(v);
 }
 
 // A source of v_fma_mix: float32, or the half of a register that op_sel picks.
@@ -134,6 +132,12 @@ inline float times(float a, float b) {
   return a * b;
 }
 
+#define INTEGER_DOT(NAME, SIGN, BITS)                                                                        \
+  OP(NAME, uint32_t, (uint32_t a, uint32_t b, uint32_t c),                                                   \
+     return static_cast<uint32_t>(dot_##SIGN(a, b, c, BITS)))                                                \
+  SATURATING(NAME, uint32_t, (uint32_t a, uint32_t b, uint32_t c),                                           \
+             return saturate_dot(dot_##SIGN(a, b, c, BITS)))
+
 static void install(HandlerTable& table) {
   PACKED_FLOAT(V_PK_ADD_F32, a.low + b.low, a.high + b.high)
   PACKED_FLOAT(V_PK_MUL_F32, a.low * b.low, a.high * b.high)
@@ -145,8 +149,8 @@ static void install(HandlerTable& table) {
 
   PACKED_HALF(V_PK_ADD_F16, plus)
   PACKED_HALF(V_PK_MUL_F16, times)
-  PACKED_HALF(V_PK_MAX_F16, larger)
-  PACKED_HALF(V_PK_MIN_F16, smaller)
+  PACKED_HALF(V_PK_MAX_F16, maximum)
+  PACKED_HALF(V_PK_MIN_F16, minimum)
   OP(V_PK_FMA_F16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
      return pack_halves(fma_half_pair(low_half(a), low_half(b), low_half(c)),
                         fma_half_pair(high_half(a), high_half(b), high_half(c))))
@@ -188,18 +192,25 @@ static void install(HandlerTable& table) {
              return pack_i16(saturate_i16(low_i16(a) + low_i16(b)), saturate_i16(high_i16(a) + high_i16(b))))
   SATURATING(V_PK_SUB_I16, uint32_t, (uint32_t a, uint32_t b),
              return pack_i16(saturate_i16(low_i16(a) - low_i16(b)), saturate_i16(high_i16(a) - high_i16(b))))
+  SATURATING(V_PK_MAD_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return pack_u16(saturate_u16(int64_t{low_u16(a)} * low_u16(b) + low_u16(c)),
+                             saturate_u16(int64_t{high_u16(a)} * high_u16(b) + high_u16(c))))
+  SATURATING(V_PK_MAD_I16, uint32_t, (uint32_t a, uint32_t b, uint32_t c),
+             return pack_i16(saturate_i16(low_i16(a) * low_i16(b) + low_i16(c)),
+                             saturate_i16(high_i16(a) * high_i16(b) + high_i16(c))))
 
   OP(V_DOT2_F32_F16, float, (uint32_t a, uint32_t b, float c), return dot_halves(a, b, c))
   OP(V_DOT2C_F32_F16, float, (uint32_t a, uint32_t b, float c), return dot_halves(a, b, c))
-  OP(V_DOT2_I32_I16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 16))
-  OP(V_DOT2C_I32_I16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 16))
-  OP(V_DOT2_U32_U16, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_unsigned(a, b, c, 16))
-  OP(V_DOT4_I32_I8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 8))
-  OP(V_DOT4C_I32_I8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 8))
-  OP(V_DOT4_U32_U8, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_unsigned(a, b, c, 8))
-  OP(V_DOT8_I32_I4, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 4))
-  OP(V_DOT8C_I32_I4, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_signed(a, b, c, 4))
-  OP(V_DOT8_U32_U4, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return dot_unsigned(a, b, c, 4))
+
+  INTEGER_DOT(V_DOT2_I32_I16, signed, 16)
+  INTEGER_DOT(V_DOT2C_I32_I16, signed, 16)
+  INTEGER_DOT(V_DOT2_U32_U16, unsigned, 16)
+  INTEGER_DOT(V_DOT4_I32_I8, signed, 8)
+  INTEGER_DOT(V_DOT4C_I32_I8, signed, 8)
+  INTEGER_DOT(V_DOT4_U32_U8, unsigned, 8)
+  INTEGER_DOT(V_DOT8_I32_I4, signed, 4)
+  INTEGER_DOT(V_DOT8C_I32_I4, signed, 4)
+  INTEGER_DOT(V_DOT8_U32_U4, unsigned, 4)
 
   table[Op::V_FMA_MIX_F32] = mixed_fma<0>;
   table[Op::V_FMA_MIXLO_F16] = mixed_fma<1>;

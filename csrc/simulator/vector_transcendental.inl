@@ -58,6 +58,7 @@ inline double turns(float x) {
 }
 // The argument is in turns, and beyond 256 of them out of the instruction's range.
 inline float sine(float x) {
+  if (x == 0) return x;
   if (!(std::fabs(x) <= 256.0f)) return std::isfinite(x) ? 0.0f : std::numeric_limits<float>::quiet_NaN();
   return static_cast<float>(std::sin(turns(x)));
 }

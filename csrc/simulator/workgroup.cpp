@@ -11,6 +11,7 @@
 #include "observation.hpp"
 #include "program.hpp"
 #include "registers.hpp"
+#include "relative.hpp"
 #include "trace.hpp"
 
 namespace gfx942 {
@@ -226,12 +227,19 @@ void Machine::State::set_up(const Launch& launch, std::array<uint32_t, 3> id, si
 namespace {
 
 template <bool kChecked, bool kTraced>
-inline void execute(Wave& wave, const Step& step, const Step& as) {
+inline void execute(Wave& wave, const Step& step, const RelativeStep* relative = nullptr) {
   wave.next = &step + 1;
   if (kTraced) record_step(*wave.group->launch->trace, wave, step);
+  const Step& as = relative ? relative->step : step;
   if (kChecked) {
-    if ((step.watch & wave.checks.watch) | (step.scalar_watch & wave.checks.scalar_watch))
-      check_step(wave, step);
+    if (step.hazardous && wave.checks.wait_states)
+      wave.checks.hazards.check_and_record(wave, step, Rules::kUncontested);
+    if ((as.watch & wave.checks.watch) | (as.scalar_watch & wave.checks.scalar_watch)) {
+      if (relative)
+        check_registers(wave, as, relative->detail, relative->instruction);
+      else
+        check_step(wave, step);
+    }
   }
   ++wave.executed[step.category];
   as.run(wave, as);
@@ -241,46 +249,15 @@ inline void execute(Wave& wave, const Step& step, const Step& as) {
   wave.time += step.wait_states;
 }
 
-// The step with the vector registers that M0 says moved by M0's index.
-Step indexed(const Wave& wave, const Step& step) {
-  Step moved = step;
-  const Instruction& instruction = wave.group->program->instruction(step);
-  const uint32_t index = wave.scalar[kM0] & 0xFF, operands = wave.scalar[kM0] >> 12 & 0xF;
-  const auto shift = [&](unsigned register_index, unsigned dwords) {
-    if (register_index + index + dwords > 256)
-      fault(wave, step, SimulatorError::Kind::kBadAddress,
-            "relative vector register " + std::to_string(register_index + index) + " does not exist");
-    return vector_offset(index);
-  };
-  switch (instruction.encoding) {
-  case Encoding::kVop1:
-  case Encoding::kVop2:
-  case Encoding::kVopc:
-  case Encoding::kVop3: break;
-  default: return moved;
-  }
-  if (step.prepare & 0x70)
-    fault(wave, step, SimulatorError::Kind::kUnsupported, "relative vector registers with operand modifiers");
-  for (unsigned i = 0; i < 3; ++i) {
-    const Operand& operand = instruction.src[i];
-    if (operand.kind == Operand::Kind::kVector && (operands >> i & 1))
-      moved.src[i] += shift(operand.index, operand.dwords);
-  }
-  const Operand& result = instruction.dst;
-  if (result.kind == Operand::Kind::kVector && (operands & 8))
-    moved.dst += shift(result.index, result.dwords);
-  return moved;
-}
-
 template <bool kChecked, bool kTraced = false>
 void run_wave(Wave& wave) {
   for (int left = kQuantum; left > 0; --left) {
     const Step& step = *wave.next;
-    execute<kChecked, kTraced>(wave, step, step);
+    execute<kChecked, kTraced>(wave, step);
     while (wave.status != WaveStatus::kRunning) {
       if (wave.status != WaveStatus::kIndexing) return;
-      const Step& relative = *wave.next;
-      execute<kChecked, kTraced>(wave, relative, indexed(wave, relative));
+      const RelativeStep relative = relative_step(wave, *wave.next);
+      execute<kChecked, kTraced>(wave, *wave.next, &relative);
     }
   }
 }
@@ -302,17 +279,19 @@ class HostFloatingPoint {
 void Machine::State::run(const Launch& launch, size_t wave_count) {
   const HostFloatingPoint host;
   const bool checked = launch.checks.waits || launch.checks.wait_states;
+  const bool shuffled = launch.observation && launch.delivery == Delivery::kRandom;
   for (;;) {
     size_t ended = 0, waiting = 0;
-    for (size_t i = 0; i < wave_count; ++i) {
-      Wave& wave = *waves[i];
+    const size_t first = shuffled ? next_random(observation->random) % wave_count : 0;
+    for (size_t turn = 0; turn < wave_count; ++turn) {
+      Wave& wave = *waves[(first + turn) % wave_count];
       if (wave.status == WaveStatus::kRunning) {
         if (launch.stop && launch.stop->load(std::memory_order_relaxed))
           throw SimulatorError(SimulatorError::Kind::kInterrupted,
                                "kernel " + launch.kernel->name + ": interrupted");
         apply_mode(wave);
         if (launch.observation)
-          run_wave_observed(wave, kQuantum);
+          run_wave_observed(wave, shuffled ? 1 << next_random(observation->random) % 9 : kQuantum);
         else if (launch.trace)
           run_wave<true, true>(wave);
         else if (checked)

@@ -14,14 +14,14 @@ _EXPLAINED = (
     (
         r"aiter.*fmha_fwd",
         "wait_states",
-        r"M0 was written by the instruction before",
+        r"M0 was written by the instruction before a transfer into LDS",
         "LLVM keeps one wait state between a write of M0 and a transfer into LDS on all of gfx9; AITER's "
         "kernels, shipped for MI300X, write M0 right before theirs",
     ),
     (
         r"aiter.*fmha_fwd",
         "wait_states",
-        r"a VALU instruction reads an SGPR or VCC that another wrote .*\"v_cmp_",
+        r"a VALU instruction reads a lane mask .*\"v_cmp_",
         "LLVM keeps two wait states between a compare and any VALU instruction that reads its mask; AITER's "
         "kernels, shipped for MI300X, select by a mask right behind the compare",
     ),

@@ -167,7 +167,7 @@ class Judge:
             module = simulator.Module(
                 self.code_object[:place] + patched + self.code_object[place + len(patched) :]
             )
-        for delivery in ("early", "late"):
+        for delivery in problems.deliveries(seeds=1):
             for operands, intact in zip(self._operands, self._intact, strict=True):
                 with simulator.checking("all", mutation=mutant.option, delivery=delivery):
                     try:

@@ -61,6 +61,20 @@ PROBLEMS = (
     Problem(129, 65, lse=False, strided=True),
 )
 
+# For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles,
+# part-filled ones, a second workgroup with waves without rows, shared KV heads.
+PINGPONG_PROBLEMS = (
+    Problem(1, 3),
+    Problem(20, 21),
+    Problem(40, 189),
+    Problem(390, 76, heads=2, kv_heads=1, strided=True, lse=False),
+)
+
+
+def deliveries(seeds: int) -> tuple[str, ...]:
+    """Values of the simulator's option `delivery`: the two extremes and `seeds` random ones."""
+    return ("early", "late", *(f"random:{seed}" for seed in range(1, seeds + 1)))
+
 
 @dataclasses.dataclass
 class Operands:
@@ -133,7 +147,7 @@ def problems_for(kernel: str, chosen=()) -> tuple:
         return skip_problems.ORDER_PROBLEMS
     if "skip" in kernel:
         return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
-    return tuple(chosen) or PROBLEMS
+    return tuple(chosen) or (PINGPONG_PROBLEMS if "pingpong" in kernel else PROBLEMS)
 
 
 def operands_of(problem, seed: int = 0):
@@ -152,8 +166,10 @@ def registered(operands: Operands):
     """Lets kernels touch the tensors' bytes and no others, and store only to the outputs."""
     with contextlib.ExitStack() as memory:
         for name in ("q", "k", "v", "out", "lse"):
-            writable = name in ("out", "lse")
-            memory.enter_context(simulator.register(getattr(operands, name), name, writable))
+            written = name in ("out", "lse")
+            memory.enter_context(
+                simulator.register(getattr(operands, name), name, written, unwritten=written)
+            )
         yield
 
 
@@ -170,9 +186,8 @@ def launch(module: simulator.Module, kernel: str, operands: Operands) -> tuple[b
         return operands.launch(module, kernel)
     problem = operands.problem
     operands.poison()
-    plan = _C.plan(
-        problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv, _COMPUTE_UNITS
-    )
+    sizes = (problem.batch, problem.heads, problem.kv_heads, problem.seqlen_q, problem.seqlen_kv)
+    plan = _C.plan(*sizes, _COMPUTE_UNITS, "pingpong" if "pingpong" in kernel else "forward")
     with registered(operands):
         module.launch(kernel, plan["grid"], plan["block"], arguments_of(operands))
     return operands.result()

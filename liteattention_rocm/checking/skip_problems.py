@@ -33,8 +33,8 @@ class SkipProblem(problems.Problem):
         return ", ".join([super().__str__(), f"{self.share:.0%} listed", *marks])
 
 
-# Besides the tails of problems.PROBLEMS: first and last tiles listed and not, words without a tile, walks that
-# cross words, votes that keep and drop, waves without rows, more than one query tile in another order.
+# Besides the tails of problems.PROBLEMS: first and last tiles listed and not, words without a tile, walks
+# that cross words, votes that keep and drop, waves without rows, more than one query tile in another order.
 SKIP_PROBLEMS = (
     SkipProblem(40, 130, share=1.0),
     SkipProblem(150, 229, heads=2, kv_heads=1, strided=True, backward=True, ordered=True),

@@ -23,6 +23,13 @@ def add_options(parser) -> None:
     )
     parser.add_argument("--aiter", action="store_true", help="also AITER's three kernels")
     parser.add_argument("--check", default="all", help="the checks, comma-separated; default: all")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=2,
+        metavar="N",
+        help="random orders of completion to run under; default: 2",
+    )
     parser.add_argument("--mutate", action="store_true", help="change one instruction at a time instead")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of the mutants, each Nth")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -31,6 +38,8 @@ def add_options(parser) -> None:
 def run(options) -> int:
     if options.every < 1:
         raise ValueError(f"every must be at least 1, got {options.every}")
+    if options.seeds < 0:
+        raise ValueError(f"seeds must be at least 0, got {options.seeds}")
     # torch is loaded by what follows; the other options of the command line need none.
     from ..checking import problems
 
@@ -64,7 +73,7 @@ def _check(options, code_object, kernels, chosen) -> int:
             for name in ROUNDINGS
         ]
     reports = [
-        check_kernel(name, launch, problems.problems_for(name, chosen), options.check)
+        check_kernel(name, launch, problems.problems_for(name, chosen), options.check, options.seeds)
         for name, launch in jobs
     ]
     unexplained = sum(not finding["explanation"] for one in reports for finding in one["findings"])
@@ -81,39 +90,52 @@ def _check(options, code_object, kernels, chosen) -> int:
     return 1 if failed else 0
 
 
-def check_kernel(name: str, launch, chosen, check: str = "all") -> dict:
-    """One kernel on every problem, with loads delivered early and late.
+def check_kernel(name: str, launch, chosen, check: str = "all", seeds: int = 2) -> dict:
+    """One kernel on every problem, with loads delivered early, late and at random.
 
     Args:
         launch: called with `problems.Operands`, returns the bits of the results.
         chosen: the problems.
         check: the simulator's checks.
+        seeds: how many random orders of completion.
 
     Returns:
-        {"kernel", "problems", "seconds", "failures", "findings": the simulator's, with an "explanation"}
+        {"kernel", "problems", "deliveries", "seconds", "failures", "findings": the simulator's, with an
+        "explanation"}. A result or a finding that depends on the order of completion is a failure.
     """
     from ..checking import problems
     from ..checking.explained import explanation
 
-    simulator.reset_statistics()
-    failures, start = [], time.monotonic()
+    deliveries = problems.deliveries(seeds)
+    failures, found, start = [], {}, time.monotonic()
     for problem in chosen:
         operands = problems.operands_of(problem)
-        results = []
-        for delivery in ("early", "late"):
+        results, places = {}, {}
+        for delivery in deliveries:
+            simulator.reset_statistics()
             try:
                 with simulator.checking(check, delivery=delivery, findings="all"):
-                    results.append(launch(operands))
+                    results[delivery] = launch(operands)
             except simulator.SimulatorError as error:
                 failures.append(f"{problem}, loads {delivery}: {error}")
-        if len(results) == 2 and results[0] != results[1]:
-            failures.append(f"{problem}: the results depend on when loads are delivered within their waits")
-    found = [{**finding, "explanation": explanation(finding)} for finding in simulator.findings()]
+            listed = {(one["check"], one["address"]): one for one in simulator.findings()}
+            places[delivery] = set(listed)
+            for place, one in listed.items():
+                occurrences = found[place]["occurrences"] if place in found else 0
+                found[place] = {**found.get(place, one), "occurrences": occurrences + one["occurrences"]}
+        for what, values in (("results depend", results), ("findings depend", places)):
+            differ = [delivery for delivery in values if values[delivery] != next(iter(values.values()))]
+            if differ:
+                failures.append(
+                    f"{problem}: the {what} on when loads are delivered within their waits: "
+                    f"{', '.join(differ)} against {next(iter(values))}"
+                )
     return {
         "kernel": name,
         "problems": [str(problem) for problem in chosen],
+        "deliveries": list(deliveries),
         "seconds": round(time.monotonic() - start, 2),
-        "findings": found,
+        "findings": [{**one, "explanation": explanation(one)} for _, one in sorted(found.items())],
         "failures": failures,
     }
 

@@ -13,6 +13,7 @@ PLUGIN_GROUP = "sglang.multimodal_gen.plugins"
 PLUGIN_NAME = "liteattention_rocm"
 DISTRIBUTIONS = ("liteattention_rocm", "torch", "sglang", "amdsmi", "triton")
 ALLOW_LIST_VARIABLE = "SGLANG_PLUGINS"
+KERNEL_NAMES = {"hip": "HIP kernel", "triton": "Triton kernel", "reference": "plain PyTorch"}
 
 
 def add_options(parser) -> None:
@@ -95,7 +96,7 @@ def _version(distribution: str) -> str | None:
 def _devices(report: dict, problems: list, notes: list) -> None:
     import torch
 
-    from .. import runtime
+    from .. import dispatch, runtime, verdicts
 
     hip = torch.version.hip
     report["torch"] = {"version": torch.__version__, "hip": hip, "cuda": torch.version.cuda}
@@ -110,9 +111,15 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         try:
             if device != "cpu":
                 entry["name"] = torch.cuda.get_device_name(device)
-            where = runtime.target(torch.device(device))
-            entry |= {"served": True, "architecture": where.architecture}
-            entry["compute_units"] = where.compute_units
+            kernel = dispatch.serving(torch.device(device))
+            entry |= _served(kernel, device)
+            if kernel.name == "hip":
+                entry["refused"] = sorted(verdicts.refused(kernel.target))
+                if entry["refused"]:
+                    problems.append(
+                        f"{device}: {', '.join(entry['refused'])} failed the self-test and will not run; "
+                        f"verdicts in {verdicts.file_of(kernel.target)}"
+                    )
         except Exception as error:  # a broken device must not hide the others
             entry |= {"served": False, "reason": str(error)}
             (problems if device == "cpu" else notes).append(f"{device}: {error}")
@@ -125,7 +132,26 @@ def _devices(report: dict, problems: list, notes: list) -> None:
             "the amdsmi of your ROCm version (share/amd_smi of the ROCm installation, or the package amdsmi)"
         )
     if not hip:
-        notes.append("torch is no ROCm build: attention runs on CPU tensors, simulated")
+        notes.append(
+            "torch is no ROCm build: attention runs on CPU tensors, simulated"
+            + (", and on NVIDIA devices in Triton" if torch.cuda.device_count() else "")
+        )
+    if forced := os.environ.get(dispatch.KERNEL_VARIABLE):
+        notes.append(f"{dispatch.KERNEL_VARIABLE}={forced!r} forces the kernel of every device")
+
+
+def _served(kernel, device: str) -> dict:
+    """What the report says of a device that `kernel` serves."""
+    import torch
+
+    entry = {"served": True, "kernel": kernel.name}
+    if kernel.name == "hip":
+        return entry | {
+            "architecture": kernel.target.architecture,
+            "compute_units": kernel.target.compute_units,
+        }
+    units = None if device == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+    return entry | {"architecture": getattr(kernel, "architecture", None), "compute_units": units}
 
 
 def _rocm_library(problems: list, runtime) -> str | None:
@@ -184,10 +210,10 @@ def _text(report: dict) -> str:
         lines.append(f"code object    {entry['architecture']}: {entry['bytes']} bytes, {kernels}")
     for entry in report["devices"]:
         if entry["served"]:
-            lines.append(
-                f"device         {entry['device']}: {entry['name']}, {entry['architecture']}, "
-                f"{entry['compute_units']} compute units"
-            )
+            facts = [entry["name"], entry["architecture"]]
+            facts += [entry["compute_units"] and f"{entry['compute_units']} compute units"]
+            facts += [KERNEL_NAMES[entry["kernel"]]]
+            lines.append(f"device         {entry['device']}: {', '.join(filter(None, facts))}")
         else:
             lines.append(f"device         {entry['device']}: {entry['name']}, not served")
     if report["hip_library"]:

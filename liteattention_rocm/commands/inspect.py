@@ -5,7 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from .. import _C, code_object, simulator
+from .. import _C, code_object, simulator, structure
 
 UNKNOWN = "unknown"  # what the decoder does not understand
 
@@ -16,9 +16,18 @@ def add_options(parser) -> None:
     parser.add_argument(
         "--isa", action="store_true", help="add the disassembly, annotated with categories and branch targets"
     )
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="compare the structure with that of other code objects and explain the differences",
+    )
 
 
 def run(options) -> int:
+    if options.compare:
+        return _compare(options)
     images = _images(options.code_object)
     reports = [report(name, image, isa=options.isa) for name, image in images]
     if options.json:
@@ -33,6 +42,72 @@ def _images(file: Path | None) -> list[tuple[str, bytes]]:
     if file is not None:
         return [(str(file), file.read_bytes())]
     return [(f"embedded {architecture}", _C.code_object(architecture)) for architecture in _C.architectures()]
+
+
+def _compare(options) -> int:
+    name, image = _images(options.code_object)[0]
+    images = [(name, image), *((str(file), file.read_bytes()) for file in options.compare)]
+    report = comparison(images)
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        _print_comparison(report)
+    return 1 if report["unexplained"] or any(one["refusal"] for one in report["code_objects"]) else 0
+
+
+def comparison(images: list[tuple[str, bytes]]) -> dict:
+    """Names and bytes of code objects, the first being ours, to their structures side by side.
+
+    Returns:
+        {"code_objects": [{"name", "refusal": the simulator's sentence or None}], "rows": [{"group", "field",
+        "values", "differs", "loader", "note"}], "unexplained": fields that differ without an explanation}
+
+    Raises:
+        ValueError: the bytes are not an AMDGPU code object.
+    """
+    structures = []
+    for name, image in images:
+        try:
+            structures.append(structure.structure(image))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    rows = structure.compare(structures)
+    return {
+        "code_objects": [{"name": name, "refusal": _refusal(image)} for name, image in images],
+        "rows": [{**dataclasses.asdict(row), "differs": row.differs} for row in rows],
+        "unexplained": [f"{row.group}: {row.field}" for row in rows if row.unexplained],
+    }
+
+
+def _refusal(image: bytes) -> str | None:
+    """Why the simulator's loader, which has ROCm's rules, refuses a code object for its device."""
+    if code_object.parse(image).architecture != simulator.ARCHITECTURE:
+        return None
+    try:
+        simulator.Module(image)
+    except simulator.SimulatorError as error:
+        return str(error)
+    return None
+
+
+def _print_comparison(report: dict) -> None:
+    for number, one in enumerate(report["code_objects"], 1):
+        print(f"[{number}] {one['name']}: {one['refusal'] or 'no rule of the loader is broken'}")
+    group = None
+    for row in report["rows"]:
+        if row["group"] != group:
+            group = row["group"]
+            print(f"\n{group}")
+        if not row["differs"]:
+            print(f"    {row['field']:<36} {row['values'][0]}")
+            continue
+        mark = "?" if row["note"] is None else "!" if row["loader"] else "~"
+        values = "  |  ".join(row["values"])
+        print(f"  {mark} {row['field']:<36} {values}")
+        print(f"      {row['note'] or 'no explanation'}")
+    print("\n! differs, the loader goes by it   ~ differs, the loader does not   ? not explained")
+    differing, unexplained = sum(row["differs"] for row in report["rows"]), len(report["unexplained"])
+    print(f"{len(report['rows'])} fields, {differing} differ, {unexplained} of them without explanation")
 
 
 def report(name: str, image: bytes, *, isa: bool) -> dict:

@@ -1,11 +1,13 @@
 """Models time, stalls and hardware counters of one or two kernels on an MI300X."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
 
 from ..timing import KERNELS, Kernel, Shape, calibration, profile, ratio
-from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets
+from ..timing.narrowing import narrow
+from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets, use
 from ..timing.sensitivity import sensitivity
 from ..timing.steady import Traces
 from ..timing.timeline import perfetto, svg, timeline
@@ -28,6 +30,12 @@ def add_options(parser) -> None:
         "--calibration", action="store_true", help="instead: the model against published times"
     )
     parser.add_argument("--sensitivity", action="store_true", help="instead: what each parameter moves")
+    parser.add_argument(
+        "--calibration-json", type=Path, metavar="FILE", help="narrow the model by what `calibrate` measured"
+    )
+    parser.add_argument(
+        "--rehearsal", action="store_true", help="let --calibration-json be one from the simulator"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -48,20 +56,31 @@ def run(options) -> int:
         raise ValueError(f"--kernel may be given once or twice, got {len(names)}")
     if options.top < 0:
         raise ValueError(f"--top must not be negative, got {options.top}")
+    narrowed = None
+    if options.calibration_json:
+        from ..calibration.report import load  # needs torch
+
+        narrowed = narrow(load(options.calibration_json, options.rehearsal))
+    with use(narrowed.sets, narrowed.members) if narrowed else contextlib.nullcontext():
+        report = _report(options, shape, names)
+        report["narrowed"] = narrowed and narrowed.json()
+        print(json.dumps(report, indent=1) if options.json else report_text(report))
+    return 0
+
+
+def _report(options, shape: Shape, names: list[str]) -> dict:
     profiles = []
-    for kernel in [Kernel.parse(name) for name in names]:
+    for kernel in [Kernel.parse(name).planned(shape) for name in names]:
         traces = Traces(kernel, shape)
         profiles.append(profile(kernel, shape, top=options.top, traces=traces))
         if options.timeline:
             _write_timeline(options.timeline, traces, profiles[-1])
-    report = {
+    return {
         "modelled": True,
         "shape": vars(shape),
         "kernels": profiles,
         "ratio": ratio(*profiles) if len(profiles) == 2 else None,
     }
-    print(json.dumps(report, indent=1) if options.json else report_text(report))
-    return 0
 
 
 def _write_timeline(folder: Path, traces: Traces, one: dict) -> None:
@@ -82,7 +101,8 @@ def report_text(report: dict) -> str:
     shape = report["shape"]
     lines = [
         f"MODELLED, batch {shape['batch']}, heads {shape['heads']}, {shape['seqlen_q']} query rows, "
-        f"{shape['seqlen_kv']} KV rows; nothing here is measured"
+        f"{shape['seqlen_kv']} KV rows; nothing here is measured",
+        *(_narrowed_lines(report["narrowed"]) if report.get("narrowed") else []),
     ]
     for one in report["kernels"]:
         lines += ["", *_kernel_lines(one)]
@@ -97,6 +117,22 @@ def report_text(report: dict) -> str:
             "(named only where all members agree by more than 10 %)",
         ]
     return "\n".join(lines)
+
+
+def _narrowed_lines(narrowed: dict) -> list[str]:
+    rehearsal = narrowed["source"] != "hardware"
+    clock = narrowed["measured_clock_ghz"]
+    lines = [
+        f"{'REHEARSAL: the ensemble narrowed by a simulation of' if rehearsal else 'ensemble narrowed by'} "
+        f"{narrowed['device']}" + ("" if rehearsal else ", measured")
+    ]
+    if clock is not None:
+        clocks = ", ".join(f"{name} {ghz:.2f}" for name, ghz in narrowed["predicted_clock_ghz"].items())
+        lines.append(f"  clock under AITER rtz {clock:.2f} GHz; the members say {clocks}")
+    lines += [f"  out: {name}, which {why}" for name, why in narrowed["dropped"].items()]
+    measured = ", ".join(f"{name} {number:g}" for name, number in narrowed["measured"].items())
+    lines.append(f"  in every member: {measured}")
+    return lines + [f"  but {remark}" for remark in narrowed["remarks"]]
 
 
 def _kernel_lines(one: dict) -> list[str]:

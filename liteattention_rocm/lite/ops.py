@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from .. import _C, arguments, runtime, simulator, views
+from .. import _C, arguments, dispatch, runtime, simulator, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
@@ -21,6 +21,7 @@ torch.library.define(
 
 
 ORDER = "liteattention_rocm::skip_order"
+ORDERED_TILES = 4096  # kOrderedTiles of csrc/device/skip_arguments.hpp
 torch.library.define(ORDER, "(Tensor list) -> (Tensor counts, Tensor order)")
 
 
@@ -89,11 +90,19 @@ def _attention_skip(
     )
     if views.share_memory(read_list, write_list):
         raise ValueError("write_list must not overlap read_list")
-    target = runtime.target(q.device)
+    kernel = dispatch.serving(q.device)
     out = q.new_empty(sizes.out_shape(layout))
     lse = _new_lse(q, sizes, return_lse)
     if sizes.empty:
         return out, lse
+    if kernel.name != "hip":
+        kernel.skip_launch(
+            (q, k, v), out, lse, sizes, read_list, write_list, threshold=threshold, backward=backward,
+            layout=layout, scale=scale, rounding=rounding,
+        )  # fmt: skip
+        return out, lse
+    target = kernel.target
+    verdicts.require(target, runtime.kernel_symbol("skip_forward", rounding))
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
@@ -164,7 +173,15 @@ def _skip_order(list):
     batch, heads, query_tiles, words = list.shape
     if counts.numel() == 0:
         return counts, order
-    target = runtime.target(list.device)
+    kernel = dispatch.serving(list.device)
+    if kernel.name != "hip":
+        counts.copy_(lists.count(list))
+        for first in range(0, query_tiles, ORDERED_TILES):
+            part = slice(first, first + ORDERED_TILES)
+            order[..., part] = first + counts[..., part].argsort(dim=-1, descending=True, stable=True)
+        return counts, order
+    target = kernel.target
+    verdicts.require(target, "attention_skip_order")
     list = list.contiguous()
     with contextlib.ExitStack() as memory:
         if target.library is not None:

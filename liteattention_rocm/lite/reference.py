@@ -38,6 +38,7 @@ def step(
     scale=None,
     layout="bshd",
     query_rows=lists.QUERY_ROWS_PER_TILE,
+    leaving_out_rows=0,
     dtype=torch.float64,
 ) -> Step:
     """Attention over the listed tiles, and the votes on them.
@@ -48,6 +49,8 @@ def step(
         threshold: log2 units.
         backward: walk from the last tile to the first.
         query_rows: rows of a query tile.
+        leaving_out_rows: so many rows together leave out of this very call what is negligible for them all;
+            0: votes don't change the output. A wave of the kernel has 32.
         dtype: of the arithmetic.
     """
     if layout == "bshd":
@@ -67,6 +70,8 @@ def step(
     running = torch.full(q.shape[:3], -math.inf, dtype=dtype)
     started = torch.zeros(visited.shape[:3], dtype=torch.bool)
     kept = torch.zeros_like(visited)
+    used = visits.clone()
+    group = torch.arange(rows, device=q.device) // (leaving_out_rows or rows or 1)
     margin = torch.full(visited.shape, math.inf, dtype=dtype)
     for tile in reversed(range(tiles)) if backward else range(tiles):
         here = visited[..., tile]
@@ -75,10 +80,13 @@ def step(
         best = _per_tile_maximum(lead, row_tile, visited.shape[2])
         kept[..., tile] = here & (~started | (best > threshold) | (threshold == -math.inf))
         decided = here & started
+        if leaving_out_rows:
+            wanted = _per_tile_maximum(lead, group, int(group.max()) + 1)[..., group] > threshold
+            used[..., tile] &= wanted | ~started[:, :, row_tile] | math.isinf(threshold)
         margin[..., tile] = torch.where(decided, (best - threshold).abs(), math.inf)
         started |= here
         running = torch.where(visits[..., tile], torch.maximum(running, maximum), running)
-    mask = visits.repeat_interleave(lists.KV_ROWS_PER_TILE, -1)[..., : k.shape[2]]
+    mask = used.repeat_interleave(lists.KV_ROWS_PER_TILE, -1)[..., : k.shape[2]]
     scores = scores.masked_fill(~mask, -math.inf)
     out = torch.softmax(scores, -1) @ v
     return Step(out.transpose(1, 2) if layout == "bshd" else out, torch.logsumexp(scores, -1), kept, margin)

@@ -93,7 +93,7 @@ def calibrate() -> dict:
             "held_out_residual": rms(
                 [modelled / p.milliseconds - 1 for modelled, p in zip(held_out[name], points, strict=True)]
             ),
-            "mode_ratios": {mode: _mode_ratio(parameter_set, reference, points, mode) for mode in _MODES[1:]},
+            "mode_ratios": {mode: mode_ratio(parameter_set, reference, points, mode) for mode in _MODES[1:]},
             "errors": errors,
         }
     widen = value("claims", "interval_residuals")
@@ -129,7 +129,7 @@ def _hold_out_modes(parameter_set: ParameterSet, points: list[Point]) -> list[fl
     return [device.time_ms(traces_of(p), parameter_set, references[p.rounding]) for p in points]
 
 
-def _mode_ratio(parameter_set: ParameterSet, reference: float, points: list[Point], mode: str) -> dict:
+def mode_ratio(parameter_set: ParameterSet, reference: float, points: list[Point], mode: str) -> dict:
     """Mean over the shapes of a mode's time over rtz's, modelled and published."""
     of = {(point.shape, point.rounding): point for point in points}
     modelled, wanted = [], []

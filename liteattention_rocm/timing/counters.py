@@ -43,3 +43,8 @@ def counters(steady: Steady, residents: int, workgroups: int, waves_per_workgrou
     for name, read in _COUNTERS.items():
         totals[name] = round(steady.total(read) / residents * workgroups)
     return totals
+
+
+def names() -> list[str]:
+    """The counters, as rocprofv3 calls them."""
+    return ["SQ_WAVES", *_COUNTERS]

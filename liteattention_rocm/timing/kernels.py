@@ -7,7 +7,7 @@ import math
 import re
 import struct
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import _C, simulator
@@ -56,13 +56,26 @@ class Shape:
 class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
-    source: "ours" or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
+    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the
     installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
     """
 
     source: str
     rounding: str
     path: Path | None = None
+
+    def planned(self, shape: Shape) -> "Kernel":
+        """The kernel that runs for a shape: of source "ours" the one that the plan chooses."""
+        if self.source != "ours":
+            return self
+        sizes = (shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv)
+        return replace(self, source=_C.plan(*sizes, int(value("device", "compute_units")))["kernel"])
+
+    @property
+    def _plan_name(self) -> str:
+        # Without a shape, "ours" is the kernel for large grids.
+        return "pingpong" if self.source == "ours" else self.source
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
@@ -93,21 +106,22 @@ class Kernel:
         """Of one workgroup."""
         if self.source == "aiter":
             return _AITER_QUERY_ROWS
-        rows = 1 << 20
-        return rows // _C.plan(1, 1, 1, rows, 64, 1)["grid"][0]
+        rows = 3 << 18  # a multiple of every kernel's
+        return rows // _C.plan(1, 1, 1, rows, 64, 1, self._plan_name)["grid"][0]
 
     @property
     def kv_rows(self) -> int:
         """Of one tile, the unit of the steady state."""
         if self.source == "aiter":
             return _AITER_KV_ROWS
-        return (1 << 16) // _C.plan(1, 1, 1, 1, 1 << 16, 1)["kv_tiles"]
+        return (1 << 16) // _C.plan(1, 1, 1, 1, 1 << 16, 1, self._plan_name)["kv_tiles"]
 
     def workgroups(self, shape: Shape) -> int:
         if self.source == "aiter":
             return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
         compute_units = int(value("device", "compute_units"))
-        plan = _C.plan(shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv, compute_units)
+        sizes = (shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv)
+        plan = _C.plan(*sizes, compute_units, self._plan_name)
         return math.prod(plan["grid"])
 
     def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
@@ -120,7 +134,7 @@ class Kernel:
             FileNotFoundError: AITER's code objects are missing.
             SimulatorError: the kernel failed, or the grid lacks a workgroup.
         """
-        from .. import aiter_kernel, ops
+        from .. import aiter_kernel
 
         tiles = math.ceil(seqlen_q / self.query_rows)
         q, k, v = (
@@ -131,15 +145,13 @@ class Kernel:
         with recording.active():
             if self.source == "aiter":
                 aiter_kernel.forward(q, k, v, rounding=self.rounding, directory=self.path)
-            elif self.path is None:
-                ops.attention(q, k, v, rounding=self.rounding)
             else:
-                _launch(self.path, self.rounding, q, k, v, -(-seqlen_q // self.query_rows))
+                _launch(self, q, k, v)
         return recording
 
 
-def _launch(path: Path, rounding: str, q, k, v, query_tiles: int) -> None:
-    """Launches a code object of ours as the host code does; the arguments are csrc/device/arguments.hpp's."""
+def _launch(kernel: Kernel, q, k, v) -> None:
+    """Launches a kernel of ours as the host code does; the arguments are csrc/device/arguments.hpp's."""
     import torch
 
     out = torch.empty_like(q)
@@ -164,9 +176,10 @@ def _launch(path: Path, rounding: str, q, k, v, query_tiles: int) -> None:
     with ExitStack() as memory:
         for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out)):
             memory.enter_context(simulator.register(tensor, name, name == "out"))
-        block = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1)["block"]
-        module = simulator.Module(path.read_bytes())
-        module.launch(f"attention_forward_{rounding}", (query_tiles, heads, 1), block, packed)
+        plan = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1, kernel._plan_name)
+        image = kernel.path.read_bytes() if kernel.path else _C.code_object(simulator.ARCHITECTURE)
+        symbol = f"attention_{plan['kernel']}_{kernel.rounding}"
+        simulator.Module(image).launch(symbol, plan["grid"], plan["block"], packed)
 
 
 def _tensor(heads: int, rows: int, used_heads, seed: int):
@@ -180,6 +193,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-KERNELS = {
-    kernel.name: kernel for source in ("ours", "aiter") for kernel in (Kernel(source, r) for r in ROUNDINGS)
-}
+SOURCES = ("ours", "forward", "pingpong", "aiter")
+KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}

@@ -1,5 +1,7 @@
 """The model's parameters: parameters.json beside this file, the only place that holds them."""
 
+import contextlib
+import contextvars
 import functools
 import json
 from dataclasses import dataclass
@@ -42,9 +44,27 @@ class ParameterSet:
         return self.energy["energy_exponent"] == 0
 
 
-@functools.cache
+_in_use = contextvars.ContextVar("parameter sets in use", default=None)
+
+
+@contextlib.contextmanager
+def use(sets: dict[str, ParameterSet], members):
+    """Replaces the sets and the ensemble's members within the `with` block."""
+    token = _in_use.set((sets, tuple(members)))
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
+
+
 def parameter_sets() -> dict[str, ParameterSet]:
     """The sets by name: D0, then the members of the ensemble."""
+    replaced = _in_use.get()
+    return replaced[0] if replaced else _sets_of_file()
+
+
+@functools.cache
+def _sets_of_file() -> dict[str, ParameterSet]:
     sets = {}
     for name, entry in document()["sets"].items():
         values = {}
@@ -64,4 +84,5 @@ def parameter_sets() -> dict[str, ParameterSet]:
 
 def ensemble() -> list[str]:
     """Names of the sets whose hull is the model's answer."""
-    return list(document()["ensemble"])
+    replaced = _in_use.get()
+    return list(replaced[1] if replaced else document()["ensemble"])

@@ -13,6 +13,7 @@ _SIGNATURES = {
     ),
     "gfx942sim_trace_end": (ctypes.c_int, [_POINTER]),
     "gfx942sim_trace_free": (None, [_POINTER]),
+    "gfx942sim_trace_time": (ctypes.c_int, [_POINTER, ctypes.c_char_p, ctypes.c_double]),
     "gfx942sim_clock_run": (ctypes.c_int, [_POINTER, ctypes.c_char_p]),
     "gfx942sim_clock_json": (ctypes.c_size_t, [_POINTER, ctypes.c_char_p, ctypes.c_size_t]),
     "gfx942sim_trace_json": (ctypes.c_size_t, [_POINTER, ctypes.c_char_p, ctypes.c_size_t]),
@@ -33,6 +34,10 @@ def _check(library, code: int, what: str) -> None:
         raise simulator.SimulatorError(f"{what}: {detail}")
 
 
+def _parameter_text(parameters: dict[str, float]) -> bytes:
+    return "\n".join(f"{name}={number!r}" for name, number in parameters.items()).encode()
+
+
 class Recording:
     """The trace of one launch: what some of its workgroups executed.
 
@@ -48,11 +53,17 @@ class Recording:
         self._handle = _POINTER()
 
     @contextlib.contextmanager
-    def active(self):
+    def active(self, parameters: dict[str, float] | None = None, core_ghz: float = 0.0):
         """Records the launches of this thread within the `with` block.
 
+        Args:
+            parameters: of the clock, see `clock`. With them, launches pass time on a device whose CUs run at
+                `core_ghz`: kernels read the modelled core clock by s_memtime and a clock of 100 MHz by
+                s_memrealtime, and events are recorded at it. A launch then executes those of the workgroups
+                that its grid has and one CU holds, twice.
+
         Raises:
-            SimulatorError: no workgroups were named, or this thread records already.
+            SimulatorError: no workgroups were named, this thread records already, or a parameter is refused.
         """
         self.close()
         code = self._library.gfx942sim_trace_begin(
@@ -60,6 +71,10 @@ class Recording:
         )
         _check(self._library, code, "trace")
         try:
+            if parameters is not None:
+                text = _parameter_text(parameters)
+                code = self._library.gfx942sim_trace_time(self._handle, text, core_ghz)
+                _check(self._library, code, "trace")
             yield self
         finally:
             self._library.gfx942sim_trace_end(self._handle)
@@ -83,8 +98,8 @@ class Recording:
         Raises:
             SimulatorError: nothing was recorded, or a parameter is missing, unknown or no number.
         """
-        text = "\n".join(f"{name}={number!r}" for name, number in parameters.items())
-        _check(self._library, self._library.gfx942sim_clock_run(self._handle, text.encode()), "clock")
+        text = _parameter_text(parameters)
+        _check(self._library, self._library.gfx942sim_clock_run(self._handle, text), "clock")
         return simulator._read_json(self._library.gfx942sim_clock_json, self._handle)
 
     def close(self) -> None:

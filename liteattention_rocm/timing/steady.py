@@ -60,7 +60,7 @@ class Traces:
         rows = min(shape.seqlen_q, (self.residents + 1) * kernel.query_rows)
         chosen = self._chosen(rows)
         self.recordings = [kernel.trace(shape.heads, rows, length, chosen) for length in self.lengths]
-        self._steady: dict[tuple[str, int], Steady] = {}
+        self._steady: dict[tuple, Steady] = {}
 
     def _chosen(self, seqlen_q: int) -> list[int]:
         # The k-th resident of a CU is the workgroup that comes k rounds of all CUs later.
@@ -88,7 +88,7 @@ class Traces:
 
     def steady(self, parameter_set: ParameterSet, residents: int) -> Steady:
         """The clock's answers with the first `residents` workgroups on a CU."""
-        key = (parameter_set.name, residents)
+        key = (tuple(parameter_set.clock.items()), residents)
         if key not in self._steady:
             parameters = self.parameters(parameter_set, residents)
             answers = [recording.clock(parameters) for recording in self.recordings]

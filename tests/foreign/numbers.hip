@@ -67,6 +67,6 @@ extern "C" __global__ void reduced_32(const float* a, const float* b, float* d) 
 
 extern "C" __global__ void unsupported(u64* out) {
   u64 d;
-  asm volatile("v_qsad_pk_u16_u8 %0, %1, %2, %1" : "=&v"(d) : "v"(out[0]), "v"(1));
+  asm volatile("v_trig_preop_f64 %0, %1, %2" : "=&v"(d) : "v"(out[0]), "v"(1));
   out[0] = d;
 }

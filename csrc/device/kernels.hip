@@ -1,0 +1,3 @@
+// Every kernel of a code object.
+#include "attention.hip"
+#include "pingpong.hip"

@@ -1,0 +1,1 @@
+"""Measurements of a real device: what `liteattention-rocm calibrate` does, rehearsed in the simulator."""

@@ -1,0 +1,69 @@
+"""Runs every kernel on fixed inputs on a device; one that fails is refused from then on."""
+
+import json
+
+
+def add_options(parser) -> None:
+    parser.add_argument(
+        "--device", choices=("hip", "simulator"), help="default: hip where torch sees a ROCm device"
+    )
+    parser.add_argument("--index", type=int, default=0, help="of the ROCm device")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="instead: simulate the cases and rewrite the record they are judged by",
+    )
+
+
+def choose_device(options) -> str:
+    """What torch calls the device that --device and --index name.
+
+    Raises:
+        ValueError: torch has no ROCm device.
+    """
+    import torch
+
+    available = torch.version.hip is not None and torch.cuda.is_available()
+    if options.device == "hip" and not available:
+        raise ValueError("--device hip: torch is no ROCm build, or sees no device; `doctor` says more")
+    if options.device == "hip" or (options.device is None and available):
+        return f"cuda:{options.index}"
+    return "cpu"
+
+
+def run(options) -> int:
+    from .. import selftest
+    from ..selftest.judging import RECORD
+
+    if options.record:
+        RECORD.write_text(json.dumps(selftest.record(), indent=1) + "\n")
+        print(f"recorded in {RECORD}")
+        return 0
+    report = selftest.run(choose_device(options))
+    print(json.dumps(report, indent=1) if options.json else report_text(report))
+    return 1 if any(one["verdict"] == "fail" for one in report["variants"]) else 0
+
+
+def report_text(report: dict) -> str:
+    """The report for a reader."""
+    lines = [
+        f"self-test on {report['device']} ({report['driver']})"
+        + (", simulated" if report["simulated"] else "")
+    ]
+    for fact, holds in report["facts"].items():
+        lines.append(
+            f"  {fact:<28} {'exact' if holds else 'NOT exact: cases that rest on it are judged by bounds'}"
+        )
+    for one in report["variants"]:
+        lines.append(f"{one['verdict'].upper():<8} {one['name']}: {one['worst']}")
+        lines += [
+            f"           {case['verdict']:<5} {case['name']} (by {case['judged']}): {case['detail']}"
+            for case in one["cases"]
+            if case["verdict"] != "pass"
+        ]
+    failed = [one["name"] for one in report["variants"] if one["verdict"] == "fail"]
+    if failed:
+        lines.append(f"refused on this device from now on: {', '.join(failed)}")
+    lines.append(f"{report['seconds']} s; verdicts in {report['file']}")
+    return "\n".join(lines)

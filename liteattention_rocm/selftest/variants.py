@@ -1,0 +1,130 @@
+"""The kernels of the code object, and how each is run on a case through the product path."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+
+import torch
+
+from .. import _C, dispatch, ops, runtime, verdicts
+from ..lite import lists
+from .cases import CASES, Case, random_bits
+
+_POISON = 0x7FA5
+_DENSE = re.compile(r"attention_(forward|pingpong)_(rtne|rtna|rtz)")
+_SKIP = re.compile(r"attention_skip_forward_(rtne|rtna|rtz)")
+_ORDER = "attention_skip_order"
+_THRESHOLD = -2.5  # log2 units; scores of exact cases are integers, none is at it
+_ORDER_LISTS = (2, 3, 45, 2)  # of the kernel that orders them: batch, heads, query tiles, words
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gave, on the CPU: out in the case's layout, lse, and what else the kernel wrote."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    others: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for tensor in (self.out, self.lse, *self.others):
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel. family: "forward", "pingpong", "skip" or "order". rounding: None where it has none."""
+
+    name: str
+    family: str
+    rounding: str | None
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        return (Case("lists", "exact", 1, 1, 1, 1, 1),) if self.family == "order" else CASES
+
+    def kept(self, case: Case) -> torch.Tensor | None:
+        """The KV tiles that a skipping kernel visits, bool [batch, heads, query tiles, KV tiles]; None: all.
+
+        In exact cases every other query tile visits one tile alone, so that row sums stay powers of two.
+        """
+        if self.family != "skip":
+            return None
+        shape = case.batch, case.heads, lists.query_tiles(case.seqlen_q), lists.kv_tiles(case.seqlen_kv)
+        if case.kind == "exact":
+            index = sum(torch.arange(n).reshape(-1, *[1] * (2 - i)) for i, n in enumerate(shape[:3]))
+            one = torch.nn.functional.one_hot(index % shape[3], shape[3]).bool()
+            return one | (index % 2 == 0).unsqueeze(-1)
+        kept = (random_bits(torch.Size(shape).numel(), seed=9) % 5 < 3).reshape(shape)
+        kept[..., 0] |= ~kept.any(dim=-1)
+        return kept
+
+    def execute(self, case: Case, device: torch.device) -> Result:
+        """Runs one case, dense ones onto a poisoned output. Refusals don't count."""
+        with verdicts.suspended(), _only(self.family):
+            if self.family == "order":
+                return _order(device)
+            q, k, v = (tensor.to(device) for tensor in case.inputs())
+            if case.fused and case.layout == "bshd":  # .to() makes a view contiguous
+                k, v = torch.stack((k, v), dim=2).unbind(2)
+            options = {
+                "scale": case.scale,
+                "layout": case.layout,
+                "rounding": self.rounding,
+                "return_lse": True,
+            }
+            if self.family == "skip":
+                read = lists.pack(self.kept(case)).to(device)
+                write = torch.zeros_like(read)
+                out, lse = torch.ops.liteattention_rocm.attention_skip(
+                    q, k, v, read, write, threshold=_THRESHOLD, backward=False, **options
+                )
+                return Result(out.cpu(), lse.cpu(), (write.cpu(),))
+            out = torch.full(q.shape, _POISON, dtype=torch.int16, device=device).view(torch.bfloat16)
+            _, lse = ops.attention(q, k, v, out=out, **options)
+            return Result(out.cpu(), lse.cpu())
+
+
+def _order(device: torch.device) -> Result:
+    count = torch.Size(_ORDER_LISTS).numel()
+    words = random_bits(count, 3) & random_bits(count, 4)
+    words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).reshape(_ORDER_LISTS)
+    counts, order = torch.ops.liteattention_rocm.skip_order(words.to(device))
+    nothing = torch.zeros(0)
+    return Result(nothing, nothing, (counts.cpu(), order.cpu()))
+
+
+@contextlib.contextmanager
+def _only(family: str):
+    """Makes the product launch HIP kernels, and of the dense ones this family, whatever else would serve."""
+    before = runtime.forced_family, os.environ.get(dispatch.KERNEL_VARIABLE)
+    os.environ[dispatch.KERNEL_VARIABLE] = "hip"
+    if family in runtime.DENSE_FAMILIES:
+        runtime.forced_family = family
+    try:
+        yield
+    finally:
+        runtime.forced_family = before[0]
+        del os.environ[dispatch.KERNEL_VARIABLE]
+        if before[1] is not None:
+            os.environ[dispatch.KERNEL_VARIABLE] = before[1]
+
+
+def variants() -> dict[str, Variant | None]:
+    """Every kernel of the code object; None: there is no case for it."""
+    return {name: _variant(name) for name in _C.kernel_names()}
+
+
+@functools.cache
+def _variant(name: str) -> Variant | None:
+    if match := _DENSE.fullmatch(name):
+        return Variant(name, match[1], match[2])
+    if match := _SKIP.fullmatch(name):
+        return Variant(name, "skip", match[1])
+    return Variant(name, "order", None) if name == _ORDER else None

@@ -1,0 +1,253 @@
+"""Launches of the Triton kernels on the tensors' device and torch's current stream."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .. import arguments
+from . import kernels
+
+KV_ROWS_PER_TILE = 64  # of a skip list
+QUERY_ROWS_PER_LIST_ROW = 128
+TILES_PER_WORD = 32
+CHUNK = 1024  # tiles that the list kernels handle at a time
+_SHORT_KV = 1024  # up to here a launch is a few tiles long, and small workgroups fill the device better
+_FLT_MIN = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Query rows of a program, KV rows of a tile, Triton's launch options, whether tiles are copied by tensor
+    descriptors, and whether exponents are fused in rtne and rtna (rtz would show it in every output)."""
+
+    query_rows: int
+    kv_rows: int
+    warps: int
+    stages: int
+    descriptors: bool = False
+    fused: bool = False
+
+    def options(self) -> dict:
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """Of one architecture: for long KV, for short KV, and for skip lists, whose tiles are 64 KV rows."""
+
+    long: Configuration
+    short: Configuration
+    listed: Configuration
+
+
+# Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
+_CONFIGURATIONS = {
+    "sm_90": Configurations(
+        long=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        short=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        listed=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+    ),
+    "gfx90a": Configurations(
+        long=Configuration(128, 64, 4, 1),
+        short=Configuration(64, 64, 4, 1),
+        listed=Configuration(128, 64, 4, 1),
+    ),
+    "gfx942": Configurations(
+        long=Configuration(128, 64, 4, 1),
+        short=Configuration(64, 64, 4, 1),
+        listed=Configuration(128, 64, 4, 1),
+    ),
+    "gfx950": Configurations(
+        long=Configuration(128, 64, 4, 2),
+        short=Configuration(64, 64, 4, 2),
+        listed=Configuration(128, 64, 4, 2),
+    ),
+}
+_OTHER = Configurations(
+    long=Configuration(128, 64, 8, 2), short=Configuration(64, 64, 4, 2), listed=Configuration(128, 64, 8, 2)
+)
+
+
+def configuration(architecture: str, seqlen_kv: int, listed: bool = False) -> Configuration:
+    """How a launch is configured on an architecture: "gfx942", "sm_90", …"""
+    chosen = _CONFIGURATIONS.get(architecture, _OTHER)
+    if listed:
+        return chosen.listed
+    return chosen.short if seqlen_kv <= _SHORT_KV else chosen.long
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """The architecture that Triton compiles for on a device."""
+    if device.type != "cuda":
+        return "interpreter"
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return properties.gcnArchName.split(":", 1)[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def _strides(tensor, dimensions) -> tuple[int, int, int]:
+    return tuple(tensor.stride(d) for d in dimensions)
+
+
+def _scalars(scale: float) -> dict:
+    magnitude = abs(scale)
+    return {
+        "scale": magnitude,
+        # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
+        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
+    }
+
+
+def _describable(tensor, dimensions) -> bool:
+    """Whether the tensor copy engine can address a tensor: 16-byte strides, and no expanded dimension."""
+    return tensor.data_ptr() % 16 == 0 and all(
+        tensor.stride(d) > 0 and tensor.stride(d) % 8 == 0 for d in dimensions
+    )
+
+
+def _descriptor(tensor, row_dimension: int, kv_rows: int):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    block = [1, 1, 1, arguments.HEAD_DIM]
+    block[row_dimension] = kv_rows
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
+
+
+def launch_arguments(
+    q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0, trace=None
+) -> dict:
+    """What `kernels.forward` takes at run time, by name, with pointers to k and v.
+
+    lists: indices, counts and votes of a listed walk.
+    """
+    dimensions = arguments.LAYOUTS[layout]
+    indices, counts, votes = lists or (q, q, q)
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    return {
+        "query": q,
+        "key": k,
+        "value": v,
+        "out": out,
+        "lse": lse if lse.numel() else out,
+        "indices": indices,
+        "counts": counts,
+        "votes": votes,
+        "trace": out if trace is None else trace,
+        **_scalars(scale),
+        "threshold": threshold,
+        **{
+            f"{name}_{dimension}": stride
+            for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out))
+            for dimension, stride in zip(("batch", "head", "row"), _strides(tensor, dimensions), strict=True)
+        },
+        "heads": sizes.heads,
+        "heads_per_kv_head": sizes.heads // sizes.kv_heads,
+        "rows": sizes.seqlen_q,
+        "columns": sizes.seqlen_kv,
+        "tiles": tiles,
+        "words": -(-tiles // TILES_PER_WORD),
+    }
+
+
+def _launch(
+    q, k, v, out, lse, sizes, *, layout, scale, rounding, chosen, lists=None, threshold=0.0, backward=False,
+    trace=None,
+):  # fmt: skip
+    dimensions = arguments.LAYOUTS[layout]
+    given = launch_arguments(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, lists=lists, threshold=threshold, trace=trace
+    )
+    described = chosen.descriptors and all(_describable(tensor, dimensions) for tensor in (k, v))
+    if described:
+        for name in ("key", "value"):
+            given[name] = _descriptor(given[name], dimensions[2], chosen.kv_rows)
+    grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
+    kernels.forward[grid](
+        **given,
+        ROUNDING=rounding,
+        NEGATIVE=math.copysign(1.0, scale) < 0,
+        LSE=lse.numel() > 0,
+        LISTED=lists is not None,
+        BACKWARD=backward,
+        TALL=chosen.query_rows,
+        WIDE=chosen.kv_rows,
+        DESCRIBED=layout if described else "",
+        FUSED=chosen.fused and rounding != "rtz",
+        INTERPRETED=q.device.type == "cpu",
+        TRACE=trace is not None,
+        **chosen.options(),
+    )
+
+
+def forward(q, k, v, out, lse, sizes, *, layout, scale, rounding) -> None:
+    """softmax(q kᵀ · scale) v into `out`, and the log-sum-exp into `lse` unless it is empty.
+
+    The arguments have passed `liteattention_rocm.arguments`; the last dimension of each tensor is contiguous.
+    """
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv)
+    _launch(q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen)
+
+
+def intermediates(q, k, v, out, lse, trace, sizes, *, layout, scale, rounding) -> None:
+    """As forward, and the values between, of each KV tile of 64 rows, into `trace`.
+
+    trace: float32, `trace_elements` of them, which `traced` takes apart. The kernel is the one that forward
+    launches, with stores behind what it computes.
+    """
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
+    _launch(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, trace=trace
+    )
+
+
+def trace_elements(sizes) -> int:
+    rows = sizes.batch * sizes.heads * sizes.seqlen_q
+    return rows * -(-sizes.seqlen_kv // KV_ROWS_PER_TILE) * (3 * KV_ROWS_PER_TILE + 2)
+
+
+def traced(trace, sizes) -> dict:
+    """What a trace holds, each after its tile: "S", "P", "packed P": [batch, heads, rows, tiles · 64], "row
+    maximum", "row sum": [batch, heads, rows, tiles]. S is unscaled, and -Inf behind the last kv row."""
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    rows = (sizes.batch, sizes.heads, sizes.seqlen_q)
+    wide, narrow = math.prod(rows) * tiles * KV_ROWS_PER_TILE, math.prod(rows) * tiles
+    parts = trace.split([wide, wide, wide, narrow, narrow])
+    names = ("S", "P", "packed P", "row maximum", "row sum")
+    return {name: part.view(*rows, -1) for name, part in zip(names, parts, strict=True)}
+
+
+def skip_forward(
+    q, k, v, out, lse, sizes, read_list, write_list, *, threshold, backward, layout, scale, rounding
+) -> None:
+    """As forward, over the tiles of `read_list`; votes are ORed into `write_list`.
+
+    The lists are int32 [batch, heads, ceil(seqlen_q / 128), words], as `liteattention_rocm.lite` has them.
+    Votes never change this call's output.
+    """
+    tiles = -(-sizes.seqlen_kv // KV_ROWS_PER_TILE)
+    words = read_list.shape[-1]
+    list_rows = read_list.numel() // words
+    indices = torch.empty(list_rows * tiles, dtype=torch.int32, device=q.device)
+    counts = torch.empty(list_rows, dtype=torch.int32, device=q.device)
+    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
+    splits = QUERY_ROWS_PER_LIST_ROW // chosen.query_rows
+    # Zero where a program doesn't exist: the last rows may need fewer.
+    votes = torch.zeros(list_rows * splits * (words + 1), dtype=torch.int32, device=q.device)
+    whole = sizes.seqlen_kv // KV_ROWS_PER_TILE
+    kernels.unpack_list[(list_rows,)](
+        read_list, indices, counts, votes, tiles, words, whole,
+        SPLITS=splits, BACKWARD=backward, CHUNK=CHUNK,
+    )  # fmt: skip
+    _launch(
+        q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen,
+        lists=(indices, counts, votes), threshold=math.nan if threshold == -math.inf else threshold,
+        backward=backward,
+    )  # fmt: skip
+    kernels.pack_list[(list_rows,)](
+        indices, counts, votes, write_list, tiles, words, whole,
+        SPLITS=splits, PARTIAL_FIRST=backward, CHUNK=CHUNK,
+    )  # fmt: skip
