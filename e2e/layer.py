@@ -9,6 +9,7 @@ time that has passed and the time that is left. With --json an interrupted run g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 
 import liteattention_rocm
-from liteattention_rocm import _C, aiter_kernel, reference, simulator
+from liteattention_rocm import _C, aiter_kernel, reference, runtime, simulator
 
 WAN_480P = "1,12,32760"  # Wan2.1-T2V-1.3B at 480x832, 81 frames: batch, heads, tokens
 SAMPLED_ROWS = 64  # of a head, for the errors against float64
@@ -94,7 +95,19 @@ def run_head(q, k, v, rounding: str) -> dict:
     return {**found, "difference": tally(*outputs)}
 
 
-def settings(options) -> dict:
+@contextlib.contextmanager
+def kernel_of(batch: int, heads: int, tokens: int):
+    """The kernel that a launch of the whole layer would take, for its heads one at a time."""
+    units = simulator.compute_units(str(simulator.path()))
+    before = runtime.forced_family
+    runtime.forced_family = before or _C.plan(batch, heads, heads, tokens, tokens, units)["kernel"]
+    try:
+        yield runtime.forced_family
+    finally:
+        runtime.forced_family = before
+
+
+def settings(options, family: str) -> dict:
     """What a result depends on: heads of another are not taken over."""
 
     def digest(content: bytes) -> str:
@@ -106,6 +119,7 @@ def settings(options) -> dict:
         "rounding": options.rounding,
         "matrix": options.matrix,
         "seed": options.seed,
+        "kernel": runtime.kernel_symbol(family, options.rounding),
         "code_object": digest(_C.code_object(simulator.ARCHITECTURE)),
         "aiter": digest(aiter.read_bytes()),
         "simulator": digest(simulator.path().read_bytes()),
@@ -170,11 +184,19 @@ def main(arguments=None) -> int:
     q, k, v = (
         torch.randn(batch, tokens, heads, 128, generator=generator).to(torch.bfloat16) for _ in range(3)
     )
-    report = {"settings": settings(options)}
+    with kernel_of(batch, heads, tokens) as family:
+        return compare(options, family, wanted, q, k, v)
+
+
+def compare(options, family: str, wanted: int, q, k, v) -> int:
+    """Both kernels on the first `wanted` heads of [batch, tokens, heads, 128], and what they show."""
+    heads, tokens = q.shape[2], q.shape[1]
+    report = {"settings": settings(options, family)}
     done = finished_heads(options.json, report["settings"])[:wanted]
+    kept = f", {len(done)} of them from {options.json}" if done else ""
     print(
-        f"Self-attention {options.shape}, N(0,1), {options.rounding}, simulated with {options.matrix} MFMA "
-        f"arithmetic: {wanted} heads" + (f", {len(done)} of them from {options.json}" if done else ""),
+        f"Self-attention {options.shape}, N(0,1), simulated with {options.matrix} MFMA arithmetic, "
+        f"{report['settings']['kernel']} and AITER's: {wanted} heads{kept}",
         flush=True,
     )
     start, before = time.perf_counter(), len(done)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from e2e import layer
-from liteattention_rocm import simulator
+from liteattention_rocm import _C, runtime, simulator
 
 
 def test_bf16_steps_count_along_the_number_line():
@@ -108,6 +108,23 @@ def test_heads_are_views_of_the_whole_tensors(monkeypatch, options):
         with pytest.raises(LookupError):
             layer.main(["--shape", "2,3,5"])
     assert seen == [batch * 5 * 3 * 128 + head * 128 for batch in range(2) for head in range(3)]
+
+
+def test_the_kernel_is_that_of_the_whole_layer(monkeypatch, options):
+    """12 heads of 5120 rows fill the device otherwise than one: the plan takes another kernel."""
+    monkeypatch.setattr(runtime, "forced_family", "")
+    seen = []
+
+    def run_head(q, *_):
+        plan = _C.plan(1, q.shape[2], 1, q.shape[1], q.shape[1], 304)["kernel"]
+        seen.append((runtime.forced_family, plan))
+        raise LookupError
+
+    monkeypatch.setattr(layer, "run_head", run_head)
+    with pytest.raises(LookupError):
+        layer.main(["--shape", "1,12,5120"])
+    assert seen == [("pingpong", "forward")]
+    assert runtime.forced_family == ""
 
 
 @pytest.mark.parametrize("arguments", [["--shape", "1,2"], ["--shape", "1,0,64"], ["--heads", "13"]])
