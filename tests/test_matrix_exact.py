@@ -11,6 +11,7 @@ import torch
 from mmasim.amd import MFMA
 
 import matrix_kernels
+import oracles
 from liteattention_rocm import simulator
 from matrix_cases import BF16, CASES, F16, draw
 from matrix_kernels import POISON, Instruction
@@ -18,6 +19,10 @@ from matrix_kernels import POISON, Instruction
 pytestmark = pytest.mark.usefixtures("exact_matrices")
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (16, 32)
+
+oracles.declare(
+    "mmasim", [f"v_mfma_f32_{n}x{n}x{256 // n}_{form.name}" for n in SIZES for form in (BF16, F16)]
+)
 
 
 def instruction(form, size):
