@@ -20,6 +20,10 @@ pytestmark = pytest.mark.usefixtures("exact_matrices")
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (16, 32)
 
+oracles.declare(
+    "mmasim", [f"v_mfma_f32_{n}x{n}x{256 // n}_{form.name}" for n in SIZES for form in (BF16, F16)]
+)
+
 
 def instruction(form, size):
     return Instruction(f"f32_{size}x{size}x{256 // size}_{form.name}")

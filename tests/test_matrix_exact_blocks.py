@@ -40,7 +40,7 @@ SMALL = [
     for a in ("fp8", "bf8")
     for b in ("fp8", "bf8")
 ]
-oracles.declare("MMA-Sim", [f"v_mfma_{name}" for name in (*CORE, *FUSED, *DOUBLE, *SMALL)])
+oracles.declare("mmasim", [f"v_mfma_{name}" for name in (*CORE, *FUSED, *DOUBLE, *SMALL)])
 TORCH = {
     "bf16": torch.bfloat16,
     "f16": torch.float16,
