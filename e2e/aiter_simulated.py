@@ -15,8 +15,9 @@ from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend i
 from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
 
 from liteattention_rocm import aiter_kernel
-from sglang_integration.backend import HEAD_SIZE, configured_settings
+from sglang_integration.backend import HEAD_SIZE
 from sglang_integration.plugin import hook_backend_choice
+from sglang_integration.settings import configured_settings
 
 # AITER takes its assembly path above this query length; below, another kernel that has no code object here.
 SHORT_QUERY = 128

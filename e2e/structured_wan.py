@@ -56,8 +56,8 @@ KINDS = (
     Head(time=16, height=4, drift=0.6),
     Head(time=10, height=2, drift=-0.8, rows=1.0),
     Head(time=10, height=8, drift=0.3, rows=-1.0),
-    Head(time=3, height=3),
-    Head(time=5, height=3, rows=0.5),
+    Head(time=2, height=2),
+    Head(time=3.5, height=3, rows=0.5),
 )
 
 

@@ -90,6 +90,14 @@ _WAITS = {
 
 _BARRIER = ["s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier"]
 _NEIGHBOUR = "v_xor_b32_e32 v3, 0x100, v1"  # the same lane of the other wave
+# A transfer of each wave's 64 dwords into its own part of LDS, which begins at byte {0}.
+_TRANSFER = ["s_add_u32 m0, s8, {0}", "s_nop 0", "global_load_lds_dword v1, s[6:7]"]
+
+
+def _transfer(first):
+    return [line.format(first) for line in _TRANSFER]
+
+
 _RACES = {
     "lds": _case(
         "races",
@@ -157,6 +165,69 @@ _RACES = {
         ],
         [],
         ["s_waitcnt vmcnt(0)"],
+        r"race on LDS byte",
+        block=128,
+    ),
+    # The wait counts the wave's own transfers only, and the second one is still under way.
+    "lds_transfer_counted": _case(
+        "races",
+        [
+            _NEIGHBOUR,
+            "v_readfirstlane_b32 s8, v1",
+            *_transfer(0),
+            *_transfer(0x200),
+            "?",
+            "s_barrier",
+            "ds_read_b32 v2, v3 offset:512",
+            "s_waitcnt lgkmcnt(0)",
+            _STORE.format("v2"),
+        ],
+        ["s_waitcnt vmcnt(1)"],
+        ["s_waitcnt vmcnt(0)"],
+        r"global_load_lds_dword.*race on LDS byte|race on LDS byte.*global_load_lds_dword",
+        block=128,
+    ),
+    # One wave waits for its transfer, the other does not.
+    "lds_transfer_of_the_other_wave": _case(
+        "races",
+        [
+            _NEIGHBOUR,
+            "v_readfirstlane_b32 s8, v1",
+            *_transfer(0),
+            "s_cmp_eq_u32 s8, 0",
+            "s_cbranch_scc1 1f",
+            "?",
+            "s_branch 2f",
+            "1:",
+            "s_waitcnt vmcnt(0)",
+            "2:",
+            "s_barrier",
+            "ds_read_b32 v2, v3",
+            "s_waitcnt vmcnt(0) lgkmcnt(0)",
+            _STORE.format("v2"),
+        ],
+        [],
+        ["s_waitcnt vmcnt(0)"],
+        r"wave [01], .*race on LDS byte \d+: .* by lane \d+, .* by wave [01], lane \d+ at ",
+        block=128,
+    ),
+    "lds_transfer_over_reads_in_flight": _case(
+        "races",
+        [
+            _NEIGHBOUR,
+            "v_readfirstlane_b32 s8, v1",
+            *_transfer(0),
+            "s_waitcnt vmcnt(0)",
+            "s_barrier",
+            "ds_read_b32 v2, v3",
+            "?",
+            "s_barrier",
+            *_transfer(0),
+            "s_waitcnt vmcnt(0) lgkmcnt(0)",
+            _STORE.format("v2"),
+        ],
+        [],
+        ["s_waitcnt lgkmcnt(0)"],
         r"race on LDS byte",
         block=128,
     ),

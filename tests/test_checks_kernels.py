@@ -38,6 +38,22 @@ def test_findings_in_aiter_are_explained(aiter, rounding):
     assert [finding["message"] for finding in report["findings"] if not finding["explanation"]] == []
 
 
+def test_wide_problems(code_object, aiter):
+    module = simulator.Module(code_object)
+    kernel = KERNELS[0]
+    ours = check.check_kernel(
+        kernel, lambda operands: problems.launch(module, kernel, operands), problems.WIDE_PROBLEMS, seeds=1
+    )
+    assert ours["findings"] == [] and ours["failures"] == []
+    theirs = check.check_kernel(
+        "rtne", lambda operands: problems.launch_aiter("rtne", operands), problems.WIDE_PROBLEMS, seeds=1
+    )
+    assert theirs["failures"] == []
+    assert [finding["message"] for finding in theirs["findings"] if not finding["explanation"]] == []
+    strides = {problems.Operands.draw(problem).q.stride(2) for problem in problems.WIDE_PROBLEMS}
+    assert len(strides) > 1
+
+
 def test_results_are_those_of_the_package(code_object):
     import torch
 

@@ -9,7 +9,7 @@ import torch
 import liteattention_rocm
 from attention_cases import same_bits
 from lite_cases import backward_dense, inputs
-from liteattention_rocm import LiteAttention, reference, runtime
+from liteattention_rocm import _C, LiteAttention, arguments, reference, runtime
 from liteattention_rocm.lite import fallback, lists, ops
 from liteattention_rocm.lite.reference import step as reference_step
 
@@ -132,6 +132,14 @@ def test_must_do_at_plus_infinity_for_ten_steps():
         first = torch.zeros(16, dtype=torch.bool)
         first[0] = call == 0
         assert (visited(attention) == expected | first).all()
+
+
+def test_must_do_may_change_from_call_to_call():
+    attention = lite(math.inf)
+    q, k, v = inputs(1, 1, 100, 640)
+    for tokens, tiles in (([64, 65], {0, 1}), ([128, 192], {1, 2}), (None, {1}), ([0, 1], {0, 1})):
+        attention(q, k, v, must_do_list=tokens)
+        assert set(visited(attention)[0, 0, 0].nonzero().flatten().tolist()) == tiles
 
 
 def test_what_must_be_done_is_not_skipped():
@@ -260,7 +268,7 @@ def uniform(rows=256):
 
 
 def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
-    attention = LiteAttention(name="blocks.7")
+    attention = LiteAttention(name="blocks.7", break_even=0.06)
     q, k, v = uniform()
     dense = liteattention_rocm.attention(q, k, v)
     with caplog.at_level(logging.INFO, "liteattention_rocm"):
@@ -280,6 +288,20 @@ def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
         attention(*local_inputs)
     assert "skipping again" in caplog.records[-1].message and not attention.is_dense
     assert attention.calc_percentage() > 0
+
+
+def test_break_even_is_modelled_by_shape():
+    """Small grids run on the kernel that the skipping one is made from; for large ones dense is faster."""
+    small = arguments.Sizes(1, 2, 2, 300, 1000)
+    assert 0 < fallback.modelled_break_even(small, 304) < 0.02
+    wan = arguments.Sizes(1, 40, 40, 75600, 75600)
+    forward = _C.plan(1, 40, 40, 75600, 75600, 304, "forward")["modelled_clocks"]
+    dense = _C.plan(1, 40, 40, 75600, 75600, 304)["modelled_clocks"]
+    expected = 1 - dense / forward / fallback.SKIPPING_OVER_FORWARD
+    assert fallback.modelled_break_even(wan, 304) == pytest.approx(expected)
+    attention = LiteAttention()
+    attention(*inputs(1, 2, 256, 1000))
+    assert 0 < attention._fallback.break_even < 0.02
 
 
 def test_fallback_has_hysteresis():

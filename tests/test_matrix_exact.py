@@ -11,6 +11,7 @@ import torch
 from mmasim.amd import MFMA
 
 import matrix_kernels
+import oracles
 from liteattention_rocm import simulator
 from matrix_cases import BF16, CASES, F16, draw
 from matrix_kernels import POISON, Instruction
@@ -22,6 +23,11 @@ SIZES = (16, 32)
 
 def instruction(form, size):
     return Instruction(f"f32_{size}x{size}x{256 // size}_{form.name}")
+
+
+oracles.declare(
+    "MMA-Sim", [f"v_mfma_{instruction(form, size).mnemonic}" for form in (BF16, F16) for size in SIZES]
+)
 
 
 def simulate(image, form, size, a, b, c):

@@ -9,6 +9,7 @@ from mmasim.amd import MFMA
 
 import matrix_cases
 import matrix_kernels
+import oracles
 from liteattention_rocm import simulator
 from matrix_cases import BF16, F16, F32, XF32
 from matrix_kernels import Instruction
@@ -39,6 +40,7 @@ SMALL = [
     for a in ("fp8", "bf8")
     for b in ("fp8", "bf8")
 ]
+oracles.declare("MMA-Sim", [f"v_mfma_{name}" for name in (*CORE, *FUSED, *DOUBLE, *SMALL)])
 TORCH = {
     "bf16": torch.bfloat16,
     "f16": torch.float16,

@@ -39,7 +39,9 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(variants_module, "CASES", (EXACT[1], BOUNDED[1]))
 
 
-FORWARD, SKIP = variants()["attention_forward_rtz"], variants()["attention_skip_forward_rtz"]
+FORWARD, SKIP, PINGPONG = (
+    variants()[f"attention_{name}_rtz"] for name in ("forward", "skip_forward", "pingpong")
+)
 
 
 def integers(case: Case, variant: Variant = FORWARD):
@@ -50,26 +52,33 @@ def integers(case: Case, variant: Variant = FORWARD):
     return scores, torch.exp2(scores - scores.amax(dim=-1, keepdim=True)), v
 
 
-@pytest.mark.parametrize("variant", [FORWARD, SKIP], ids=lambda one: one.family)
-@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
-def test_exact_cases_are_exact(case, variant):
-    scores, probabilities, v = integers(case, variant)
-    assert scores.where(scores.isfinite(), 0).abs().max() < 126
-    mantissa, _ = torch.frexp(probabilities.sum(dim=-1))
-    assert (mantissa == 0.5).all(), "row sums are powers of two"
-    # A row's products P·V are multiples of the least P, and their magnitudes add up to less than 2^24 of it.
-    least = probabilities.where(probabilities > 0, torch.inf).amin(dim=-1, keepdim=True)
-    assert (((probabilities @ v.abs()) / least).max() < 2**24).item()
-    # The maximum moves from one KV tile to another, so that earlier sums are rescaled.
-    tiles = [tile.amax(dim=-1) for tile in scores.split(64, dim=-1)]
-    if len(tiles) > 2 and variant is FORWARD:
-        assert (tiles[0] < torch.stack(tiles[1:]).amax(dim=0)).double().mean() > 0.1
+def exact(variant: Variant) -> list[Case]:
+    return [case for case in variant.cases if case.kind == "exact"]
+
+
+@pytest.mark.parametrize("variant", [FORWARD, SKIP, PINGPONG], ids=lambda one: one.family)
+def test_exact_cases_are_exact(variant):
+    assert [case.name for case in exact(variant)] == [case.name for case in EXACT]
+    for case in exact(variant):
+        scores, probabilities, v = integers(case, variant)
+        assert scores.where(scores.isfinite(), 0).abs().max() < 126
+        mantissa, _ = torch.frexp(probabilities.sum(dim=-1))
+        assert (mantissa == 0.5).all(), "row sums are powers of two"
+        # A row's products P·V are multiples of the least P; their magnitudes add up to less than 2^24 of it.
+        least = probabilities.where(probabilities > 0, torch.inf).amin(dim=-1, keepdim=True)
+        assert (((probabilities @ v.abs()) / least).max() < 2**24).item()
+        maxima = torch.stack([tile.amax(dim=-1) for tile in scores.split(64, dim=-1)])
+        if variant is PINGPONG:
+            assert (maxima[0] == 0).all() and (maxima <= 0).all(), "nothing is taken off a maximum of 0"
+        elif len(maxima) > 2 and variant is FORWARD:
+            # The maximum moves from one KV tile to another, so that earlier sums are rescaled.
+            assert (maxima[0] < maxima[1:].amax(dim=0)).double().mean() > 0.1
 
 
 @pytest.mark.parametrize("name", [name for name, one in variants().items() if one and one.family != "order"])
 def test_exact_cases_have_the_right_bits(name):
     variant = variants()[name]
-    for case in EXACT:
+    for case in exact(variant):
         scores, probabilities, v = integers(case, variant)
         expected = (probabilities @ v) / probabilities.sum(dim=-1, keepdim=True)
         expected = reference.round_to_bfloat16(expected.float(), variant.rounding)
@@ -122,11 +131,11 @@ def test_the_kernel_that_is_named_runs(few_cases):
 
 def test_inputs_never_change():
     digest = hashlib.sha256()
-    for case in CASES:
+    for case in (*CASES, *exact(PINGPONG)):
         for tensor in case.inputs():
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     # Torch, numpy and Python may change; a record and a device's answers must be of the same inputs.
-    assert digest.hexdigest() == "f3dc84c85c6aef8ba3ed81c6271d89adeba2bd85bb932adb7d9b3ddd11871e5a"
+    assert digest.hexdigest() == "843e50b888ac868e5c701fb477cfd3548124ff2b533c45ac5842cccba799aff1"
     ordinary = BOUNDED[0].inputs()[0].double()
     assert ordinary.std() == pytest.approx(1, abs=0.02) and abs(ordinary.mean()) < 0.02
 

@@ -315,11 +315,13 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 
   if (rows == 0) return;
   // Where the walk is a list, the loop has no registers to spare for what comes now.
-  if constexpr (Walk::kVotes)
-    store_results<kMode>(isa::arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
+  if constexpr (Walk::kVotes) {
+    isa::wait_for_loads();
+    store_results<kMode>(isa::scalar_arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
                          softmax, isa::lane_anew());
-  else
+  } else {
     store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);
+  }
 }
 
 }  // namespace

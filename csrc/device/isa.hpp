@@ -84,6 +84,18 @@ LRA_DEVICE Arguments arguments_anew() {
                    sizeof arguments);
   return arguments;
 }
+// The same in scalar registers, by scalar loads.
+template <typename Arguments>
+LRA_DEVICE Arguments scalar_arguments_anew() {
+  auto segment = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
+  asm("" : "+s"(segment));
+  const auto words = reinterpret_cast<const __attribute__((address_space(4))) uint32_t*>(segment);
+  struct Words {
+    uint32_t at[sizeof(Arguments) / sizeof(uint32_t)];
+  } copy;
+  for (int i = 0; i < static_cast<int>(sizeof copy / sizeof(uint32_t)); ++i) copy.at[i] = words[i];
+  return __builtin_bit_cast(Arguments, copy);
+}
 
 // v_readfirstlane_b32: tells the compiler that x is the same in every lane.
 LRA_DEVICE int uniform(int x) {
@@ -119,6 +131,11 @@ LRA_DEVICE void buffer_store_b128(Dword4 value, BufferResource buffer, uint32_t 
 // buffer_store_dword with a byte offset per lane.
 LRA_DEVICE void buffer_store_b32(uint32_t value, BufferResource buffer, uint32_t offset) {
   __builtin_amdgcn_raw_buffer_store_b32(value, buffer, offset, 0, 0);
+}
+
+// s_waitcnt vmcnt(0): every load of this wave has returned.
+LRA_DEVICE void wait_for_loads() {
+  __builtin_amdgcn_s_waitcnt(0x0F70);
 }
 
 // s_barrier between LDS accesses: what any wave wrote to LDS before is visible to every wave behind it.

@@ -54,6 +54,7 @@ class ListedTiles {
     }
     kept_ = bit_ = next_bit_;
     voted_word_ = word_;
+    __builtin_assume(remaining > 0);
     return remaining;
   }
   LRA_DEVICE int next(int) {

@@ -57,6 +57,8 @@ struct WaveChecks {
 
 // Ends the launch with what a check has found or, where findings are collected, lists it.
 void report_finding(const Wave& wave, const Step& step, const char* check, const std::string& reason);
+// Lists it where findings are collected.
+void list_finding(const Launch& launch, uint64_t address, const char* check, const std::string& message);
 // "v3 of lane 0", the first active lane; accumulators are numbered from 256.
 std::string name_vector(const Wave& wave, unsigned vector);
 // Wait states that `consumer` needs behind the matrix instruction `producer`.

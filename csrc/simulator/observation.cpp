@@ -279,18 +279,23 @@ void report_finding(const Wave& wave, const Step& step, const char* check, const
   const Launch& launch = *wave.group->launch;
   if (!launch.observation || !launch.collect_findings)
     fault(wave, step, SimulatorError::Kind::kCheck, reason);
-  const uint64_t address = wave.group->program->instruction(step).address - launch.kernel->load_bias;
+  try {
+    fault(wave, step, SimulatorError::Kind::kCheck, reason);
+  } catch (const SimulatorError& error) {
+    const uint64_t address = wave.group->program->instruction(step).address - launch.kernel->load_bias;
+    list_finding(launch, address, check, error.what());
+  }
+}
+
+void list_finding(const Launch& launch, uint64_t address, const char* check, const std::string& message) {
+  if (!launch.observation || !launch.collect_findings) return;
   const std::lock_guard lock(findings_mutex);
   Finding& finding = found[{launch.kernel->name, address, check}];
   if (finding.occurrences++) return;
   finding.check = check;
   finding.kernel = launch.kernel->name;
   finding.address = address;
-  try {
-    fault(wave, step, SimulatorError::Kind::kCheck, reason);
-  } catch (const SimulatorError& error) {
-    finding.message = error.what();
-  }
+  finding.message = message;
 }
 
 std::vector<Finding> findings() {

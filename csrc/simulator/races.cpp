@@ -1,5 +1,6 @@
 #include "races.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "observation.hpp"
@@ -54,29 +55,50 @@ uint32_t group_number(const Wave& wave) {
   return 1 + id[0] + launch.grid[0] * (id[1] + launch.grid[1] * id[2]);
 }
 
+std::string group_name(const Launch& launch, const Touch& touch) {
+  const uint32_t number = touch.group - 1;
+  return "workgroup (" + std::to_string(number % launch.grid[0]) + ", " +
+         std::to_string(number / launch.grid[0] % launch.grid[1]) + ", " +
+         std::to_string(number / launch.grid[0] / launch.grid[1]) + ")";
+}
+
+std::string lane_name(const Touch& touch) {
+  return touch.lane < 0 ? "a scalar access" : "lane " + std::to_string(touch.lane);
+}
+
+// What a finding at the access `now` says.
+std::string describe_race(const Wave& wave, const std::string& place, const Touch& now, bool writes,
+                          const Touch& other, bool other_writes) {
+  const Launch& launch = *wave.group->launch;
+  const Instruction& instruction = wave.group->program->instructions()[other.step];
+  const bool between_groups = other.group != now.group;
+  return "race on " + place + ": " + (writes ? "written" : "read") + " by " + lane_name(now) + ", " +
+         (other_writes ? "written" : "read") + " by " +
+         (between_groups ? group_name(launch, other) + ", " : "") + "wave " + std::to_string(other.wave) +
+         ", " + lane_name(other) + " at \"" + disassemble(instruction) + "\" at " +
+         hexadecimal(instruction.address - launch.kernel->load_bias) +
+         (between_groups ? "; nothing orders workgroups, and accesses below device scope are not coherent"
+                         : "; no barrier lies between the end of the one and the issue of the other");
+}
+
+// Where findings are collected they are listed at both accesses, so that they are the same whichever comes
+// first.
 void report(const Wave& wave, const Step& step, const char* what, uint64_t byte, const Touch& now,
             bool writes, const Touch& other, bool other_writes) {
-  const Program& program = *wave.group->program;
-  const Instruction& instruction = program.instructions()[other.step];
-  const bool between_groups = other.group != now.group;
-  std::string reason =
-      std::string("race on ") + what + " " + (what[0] == 'L' ? std::to_string(byte) : hexadecimal(byte)) +
-      ": " + (writes ? "written" : "read") +
-      (now.lane < 0 ? std::string(" by a scalar access") : " by lane " + std::to_string(now.lane)) + ", " +
-      (other_writes ? "written" : "read") + " by ";
-  if (between_groups) {
-    const Launch& launch = *wave.group->launch;
-    const uint32_t number = other.group - 1;
-    reason += "workgroup (" + std::to_string(number % launch.grid[0]) + ", " +
-              std::to_string(number / launch.grid[0] % launch.grid[1]) + ", " +
-              std::to_string(number / launch.grid[0] / launch.grid[1]) + "), ";
-  }
-  reason += "wave " + std::to_string(other.wave) + ", lane " + std::to_string(other.lane) + " at \"" +
-            disassemble(instruction) + "\" at " +
-            hexadecimal(instruction.address - wave.group->launch->kernel->load_bias);
-  reason += between_groups ? "; nothing orders workgroups, and accesses below device scope are not coherent"
-                           : "; no barrier lies between the end of the one and the issue of the other";
-  report_finding(wave, step, "races", reason);
+  const Launch& launch = *wave.group->launch;
+  const bool lds = what[0] == 'L';
+  const std::string place = std::string(what) + " " + (lds ? std::to_string(byte) : hexadecimal(byte));
+  report_finding(wave, step, "races", describe_race(wave, place, now, writes, other, other_writes));
+  const Instruction& instruction = wave.group->program->instructions()[other.step];
+  const auto& id = wave.group->id;
+  const std::string group = lds ? "workgroup (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) +
+                                      ", " + std::to_string(id[2]) + ")"
+                                : group_name(launch, other);
+  const uint64_t address = instruction.address - launch.kernel->load_bias;
+  list_finding(launch, address, "races",
+               "kernel " + launch.kernel->name + ", " + group + ", wave " + std::to_string(other.wave) +
+                   ", \"" + disassemble(instruction) + "\" at " + hexadecimal(address) + ": " +
+                   describe_race(wave, place, other, other_writes, now, writes));
 }
 
 void access_byte(Wave& wave, const Step& step, const char* what, uint64_t address, ByteHistory& byte,
@@ -91,6 +113,40 @@ void access_byte(Wave& wave, const Step& step, const char* what, uint64_t addres
     byte.write = now;
   } else {
     remember_read(byte.read, now);
+  }
+}
+
+void split(DwordHistory& dword) {
+  dword.bytes = std::make_unique<std::array<ByteHistory, 4>>();
+  for (uint8_t i = 0; i < 4; ++i) {
+    ByteHistory& byte = (*dword.bytes)[i];
+    byte = dword.whole;
+    for (Touch* touch : {&byte.write, &byte.read[0], &byte.read[1]}) touch->byte += i;
+  }
+}
+
+// Calls `find(address)` for the history of each aligned dword of a lane's range.
+template <class Find>
+void access_range(Wave& wave, const Step& step, const char* what, const LaneRange& range, Touch& now,
+                  Access kind, const Find& find) {
+  now.lane = range.lane;
+  now.bytes = static_cast<uint8_t>(range.bytes);
+  const uint64_t end = range.address + range.bytes;
+  for (uint64_t address = range.address; address < end;) {
+    const uint64_t next = std::min(end, (address & ~uint64_t{3}) + 4);
+    DwordHistory* dword = find(address);
+    if (!dword) return;
+    if (!dword->bytes && next - address < 4) split(*dword);
+    if (!dword->bytes) {
+      now.byte = static_cast<uint8_t>(address - range.address);
+      access_byte(wave, step, what, address, dword->whole, now, kind);
+    } else {
+      for (uint64_t byte = address; byte < next; ++byte) {
+        now.byte = static_cast<uint8_t>(byte - range.address);
+        access_byte(wave, step, what, byte, (*dword->bytes)[byte & 3], now, kind);
+      }
+    }
+    address = next;
   }
 }
 
@@ -155,14 +211,10 @@ void LdsRaces::access(Wave& wave, const Step& step, const std::vector<LaneRange>
   Touch now = touch_of(wave, step, epoch);
   now.group = 1;  // one workgroup at a time
   now.scope = kind == Access::kAtomic ? Scope::kDevice : Scope::kWave;
-  for (const LaneRange& range : ranges) {
-    now.lane = range.lane;
-    now.bytes = static_cast<uint8_t>(range.bytes);
-    for (uint64_t byte = range.address; byte < range.address + range.bytes && byte < bytes_.size(); ++byte) {
-      now.byte = static_cast<uint8_t>(byte - range.address);
-      access_byte(wave, step, "LDS byte", byte, bytes_[byte], now, kind);
-    }
-  }
+  const auto find = [this](uint64_t address) {
+    return address / 4 < dwords_.size() ? &dwords_[address / 4] : nullptr;
+  };
+  for (const LaneRange& range : ranges) access_range(wave, step, "LDS byte", range, now, kind, find);
 }
 
 void MemoryRaces::access(Wave& wave, const Step& step, const std::vector<LaneRange>& ranges, Access kind,
@@ -173,25 +225,23 @@ void MemoryRaces::access(Wave& wave, const Step& step, const std::vector<LaneRan
   now.serial = static_cast<uint32_t>(serial);
   const std::lock_guard lock(mutex_);
   const Region* region = nullptr;
-  std::array<ByteHistory, kPage>* page = nullptr;
+  Page* page = nullptr;
   uint64_t page_number = ~uint64_t{0};
+  const auto find = [&](uint64_t address) {
+    if (address / kPage != page_number) {
+      page_number = address / kPage;
+      auto& place = pages_[page_number];
+      if (!place) place = std::make_unique<Page>();
+      page = place.get();
+    }
+    return &(*page)[address % kPage / 4];
+  };
   for (const LaneRange& range : ranges) {
     if (!region || range.address < region->begin || range.address + range.bytes > region->end)
       region = memory.find(range.address, range.bytes);
     // Nobody writes to read-only memory; what lies outside every region is reported where it is accessed.
     if (!region || (kind == Access::kLoad && !region->writable)) continue;
-    now.lane = range.lane;
-    now.bytes = static_cast<uint8_t>(range.bytes);
-    for (uint64_t byte = range.address; byte < range.address + range.bytes; ++byte) {
-      if (byte / kPage != page_number) {
-        page_number = byte / kPage;
-        auto& place = pages_[page_number];
-        if (!place) place = std::make_unique<std::array<ByteHistory, kPage>>();
-        page = place.get();
-      }
-      now.byte = static_cast<uint8_t>(byte - range.address);
-      access_byte(wave, step, "byte", byte, (*page)[byte % kPage], now, kind);
-    }
+    access_range(wave, step, "byte", range, now, kind, find);
   }
 }
 

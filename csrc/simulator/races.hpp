@@ -41,6 +41,12 @@ struct ByteHistory {
   Touch write, read[2];
 };
 
+// The bytes of an aligned dword share a history for as long as they are accessed together.
+struct DwordHistory {
+  ByteHistory whole;
+  std::unique_ptr<std::array<ByteHistory, 4>> bytes;
+};
+
 // What a wave has made visible to the device when it sends a message: its own accesses up to a serial number,
 // and those of the other waves of its workgroup in earlier epochs.
 struct Release {
@@ -73,13 +79,13 @@ struct WriteBack {
 class LdsRaces {
  public:
   void resize(size_t bytes) {
-    if (bytes_.size() < bytes) bytes_.resize(bytes);
+    if (dwords_.size() < (bytes + 3) / 4) dwords_.resize((bytes + 3) / 4);
   }
   void access(Wave& wave, const Step& step, const std::vector<LaneRange>& ranges, Access kind,
               uint32_t epoch);
 
  private:
-  std::vector<ByteHistory> bytes_;
+  std::vector<DwordHistory> dwords_;
 };
 
 // Memory of one launch, shared by the threads that execute its workgroups.
@@ -94,9 +100,10 @@ class MemoryRaces {
   void receive(Wave& wave, const std::vector<LaneRange>& ranges, uint32_t epoch, uint64_t serial);
 
  private:
-  static constexpr uint64_t kPage = 1024;
+  static constexpr uint64_t kPage = 1024;  // bytes
+  using Page = std::array<DwordHistory, kPage / 4>;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::unique_ptr<std::array<ByteHistory, kPage>>> pages_;
+  std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, std::vector<Release>> messages_;  // by address
 };
 

@@ -1,5 +1,6 @@
 #include "shadow.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -382,7 +383,14 @@ void WaveShadow::memory_access(const Wave& wave, const Issued& now, const Access
            r < instruction.writes[i].first + unsigned{instruction.writes[i].count}; ++r)
         vector_[r & 511] |= wave.exec();
   }
-  if (unwritten.empty()) return;
+  if (unwritten.empty() || accesses.memory.empty()) return;
+  // The box around all lanes first: it seldom meets any.
+  uint64_t low = ~uint64_t{0}, high = 0;
+  for (const LaneRange& range : accesses.memory) {
+    low = std::min(low, range.address);
+    high = std::max(high, range.address + range.bytes);
+  }
+  if (unwritten.find(low, high - low) == high) return;
   const auto met_by = [&](const LaneRange& range, unsigned byte) {
     const unsigned bytes = range.bytes - byte < 4 ? range.bytes - byte : 4;
     const uint64_t met = unwritten.find(range.address + byte, bytes);

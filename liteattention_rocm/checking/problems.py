@@ -23,6 +23,7 @@ class Problem:
         heads, kv_heads: query heads, and heads of k and v, which divide them.
         strided: k and v are interleaved in one tensor [batch, seqlen_kv, 2, kv_heads, 128].
         lse: whether the log-sum-exp is written.
+        layout: of every tensor in memory, "bshd" or "bhsd".
     """
 
     seqlen_q: int
@@ -32,17 +33,21 @@ class Problem:
     batch: int = 1
     strided: bool = False
     lse: bool = True
+    layout: str = "bshd"
 
     def __post_init__(self):
         for name in ("seqlen_q", "seqlen_kv", "heads", "kv_heads", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.layout not in ("bshd", "bhsd"):
+            raise ValueError(f"layout must be bshd or bhsd, got {self.layout!r}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
 
     def __str__(self):
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         marks = (", strided v" if self.strided else "") + ("" if self.lse else ", no lse")
+        marks += "" if self.layout == "bshd" else f", {self.layout}"
         return f"{self.batch}x{heads}x{self.seqlen_q}x{self.seqlen_kv}{marks}"
 
 
@@ -59,6 +64,13 @@ PROBLEMS = (
     Problem(17, 83),
     Problem(33, 128),
     Problem(129, 65, lse=False, strided=True),
+)
+# Intact kernels only: more tiles, odd lengths, groups of query heads, and the other layout.
+WIDE_PROBLEMS = (
+    Problem(257, 191, heads=4, kv_heads=2, layout="bhsd"),
+    Problem(77, 321, heads=3, kv_heads=1, batch=2),
+    Problem(131, 449, heads=2, strided=True),
+    Problem(255, 1, layout="bhsd", lse=False),
 )
 
 # For the kernel of 384 rows and 8 waves, which costs the simulator most: one and several KV tiles,
@@ -93,7 +105,8 @@ class Operands:
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape):
-            return torch.randn(*shape, generator=generator).to(torch.bfloat16)
+            drawn = torch.randn(*shape, generator=generator).to(torch.bfloat16)
+            return drawn if problem.layout == "bshd" else drawn.transpose(1, 2).contiguous().transpose(1, 2)
 
         rows = (problem.batch, problem.seqlen_kv)
         q = normal(problem.batch, problem.seqlen_q, problem.heads, HEAD_DIM)

@@ -37,13 +37,16 @@ class SkipProblem(problems.Problem):
 # that cross words, votes that keep and drop, waves without rows, more than one query tile in another order.
 SKIP_PROBLEMS = (
     SkipProblem(40, 130, share=1.0),
-    SkipProblem(150, 229, heads=2, kv_heads=1, strided=True, backward=True, ordered=True),
+    SkipProblem(150, 229, heads=2, kv_heads=1, strided=True, ordered=True, share=0.7),
     SkipProblem(129, 65, lse=False, strided=True, share=1.0, votes_count=True),
-    SkipProblem(17, 2200, share=0.1, backward=True),
-    SkipProblem(33, 2113, share=0.1, votes_count=True),
+    SkipProblem(17, 83, share=1.0),
+    SkipProblem(33, 128, share=1.0),
+    SkipProblem(20, 106, share=1.0),
     SkipProblem(1, 3, share=1.0, backward=True),
     SkipProblem(42, 42, share=0.0),
-    SkipProblem(17, 83, share=1.0, backward=True, votes_count=True),
+    SkipProblem(64, 149, batch=2, share=1.0, backward=True, votes_count=True),
+    SkipProblem(17, 2200, share=0.1, backward=True),
+    SkipProblem(33, 2113, share=0.1, votes_count=True),
 )
 
 
@@ -125,12 +128,7 @@ class OrderProblem:
         return f"{self.heads}x{self.query_tiles} rows of {self.words} words"
 
 
-ORDER_PROBLEMS = (
-    OrderProblem(2, 5, 1),
-    OrderProblem(1, 300, 2),
-    OrderProblem(1, 1, 7),
-    OrderProblem(1, 4100, 1),
-)
+ORDER_PROBLEMS = (OrderProblem(2, 5, 1), OrderProblem(1, 1, 7), OrderProblem(1, 258, 2))
 
 
 @dataclasses.dataclass

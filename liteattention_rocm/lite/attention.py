@@ -2,11 +2,11 @@
 
 import torch
 
-from .. import arguments
+from .. import arguments, runtime
 from ..ops import attention as dense_attention
 from ..rounding import rounding_name
 from . import lists, ops
-from .fallback import BREAK_EVEN, Fallback
+from .fallback import Fallback, modelled_break_even
 
 DEFAULT_THRESHOLD = -10.0  # log2 units; the default of the CUDA implementation
 
@@ -33,7 +33,8 @@ class LiteAttention:
         skip_within_call: a wave leaves out what is negligible for its own 32 rows in the very call that finds
             out, where exact_first_step allows. False: votes change later calls alone.
         break_even: share of skipped tiles below which dense attention is faster: below it for some calls, the
-            instance falls back to dense calls and tries again now and then. 0: never.
+            instance falls back to dense calls and tries again now and then. 0: never; None: what the model of
+            the device says for each shape.
         name: of the layer, for the log.
 
     Raises:
@@ -51,7 +52,7 @@ class LiteAttention:
         revive_every=0,
         max_batch_size=None,
         skip_within_call=False,
-        break_even=BREAK_EVEN,
+        break_even=None,
         name="",
     ):
         arguments.check_layout(layout)
@@ -60,14 +61,16 @@ class LiteAttention:
         _check_count("revive_every", revive_every, 0)
         if max_batch_size is not None:
             _check_count("max_batch_size", max_batch_size, 1)
-        if isinstance(break_even, bool) or not isinstance(break_even, (int, float)):
-            raise TypeError(f"break_even must be a number, got {break_even!r}")
-        if not 0 <= break_even <= 1:
-            raise ValueError(f"break_even must be from 0 to 1, got {break_even}")
+        if break_even is not None:
+            if isinstance(break_even, bool) or not isinstance(break_even, (int, float)):
+                raise TypeError(f"break_even must be a number or None, got {break_even!r}")
+            if not 0 <= break_even <= 1:
+                raise ValueError(f"break_even must be from 0 to 1, got {break_even}")
         self.layout, self.rounding = layout, rounding_name(rounding)
         self.exact_first_step, self.skip_within_call = exact_first_step, skip_within_call
         self.revive_every, self.max_batch_size = revive_every, max_batch_size
-        self._fallback = Fallback(break_even, name)
+        self._modelled = break_even is None
+        self._fallback = Fallback(break_even or 0.0, name)
         self.set_threshold(threshold)
         self.enable_skip_optimization(enable_skipping)
         self.reset_skip_state()
@@ -77,6 +80,8 @@ class LiteAttention:
         self.step = 0
         self._lists = None  # int32 [2, batch, heads, query tiles, words]
         self._made_for = None
+        self._full_row = None  # of a list that keeps everything
+        self._pinned = None  # what must be done in the last call: (bool [KV tiles], its words on the device)
         self._given = None  # a list that the caller set: (bits, KV tiles)
         self._read = 0  # index of the buffer that the next call reads
         self._phase = 1  # of the next call: 1 forward, 0 backward
@@ -150,12 +155,12 @@ class LiteAttention:
         if kind == "dense":
             return self._dense_call(q, k, v, return_softmax_lse, options)
         if kind == "probe":
-            self._revive(sizes)
+            self._revive()
         read, write = self._lists[self._read], self._lists[1 - self._read]
         if must_do is None:
             write.zero_()
         else:
-            write.copy_(lists.pack(must_do).to(write.device).expand_as(write))
+            write.copy_(self._pinned_words(must_do).expand_as(write))
         out, lse = torch.ops.liteattention_rocm.attention_skip(
             q,
             k,
@@ -202,17 +207,26 @@ class LiteAttention:
             self._given = given
             self._lists = torch.zeros((2, *shape), dtype=torch.int32, device=q.device)
             self._lists[self._read] = lists.pack(kept).to(q.device)
+            self._full_row = lists.full((), tiles, q.device)
             self._made_for = made_for
+            if self._modelled:
+                compute_units = runtime.target(q.device).compute_units
+                self._fallback.break_even = modelled_break_even(sizes, compute_units)
         elif self.revive_every and self.step % self.revive_every == 0:
-            self._revive(sizes)
+            self._revive()
         if self._given is not None:
             self._lists[self._read] = self._given[0].to(q.device)
             self._given, self._order = None, None
 
-    def _revive(self, sizes) -> None:
-        tiles = lists.kv_tiles(sizes.seqlen_kv)
-        self._lists[self._read] = lists.full((), tiles, self._lists.device)
+    def _revive(self) -> None:
+        self._lists[self._read] = self._full_row
         self._order = None
+
+    def _pinned_words(self, must_do):
+        """A row of a list on the device, made once: a copy from the host in every call would wait for it."""
+        if self._pinned is None or not torch.equal(self._pinned[0], must_do):
+            self._pinned = must_do, lists.pack(must_do).to(self._lists.device)
+        return self._pinned[1]
 
     def _observe_share(self) -> None:
         """Tells the fallback what is known about the list that the next call reads, without waiting."""

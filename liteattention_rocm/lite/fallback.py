@@ -2,14 +2,25 @@
 
 import logging
 
+from .. import _C
+
 logger = logging.getLogger("liteattention_rocm")
 
-# Share of tiles that must be skipped for the skipping kernel to execute fewer instructions than the dense
-# one; tests/test_lite_kernel.py counts them.
-BREAK_EVEN = 0.06
+# Clocks of the skipping kernel over those of the dense kernel it is made from, with every tile listed:
+# modelled, 0.96 to 1.01 over rtne, rtz and the model's parameter sets.
+SKIPPING_OVER_FORWARD = 1.01
 HYSTERESIS = 0.02  # below break-even by this much to leave, above by as much to come back
 PATIENCE = 3  # calls in a row that are below
 PROBE_EVERY = 10  # dense calls between two tries
+
+
+def modelled_break_even(sizes, compute_units: int) -> float:
+    """The share of tiles that must be skipped for the skipping kernel to be as fast as the dense kernel that
+    a plan chooses for these sizes. Modelled: see docs/timing.md."""
+    shape = (sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv)
+    dense = _C.plan(*shape, compute_units)["modelled_clocks"]
+    skipping = SKIPPING_OVER_FORWARD * _C.plan(*shape, compute_units, "forward")["modelled_clocks"]
+    return max(0.0, 1.0 - dense / skipping)
 
 
 class Fallback:
@@ -20,7 +31,7 @@ class Fallback:
         name: of the layer, for the log.
     """
 
-    def __init__(self, break_even: float = BREAK_EVEN, name: str = ""):
+    def __init__(self, break_even: float = 0.0, name: str = ""):
         self.break_even, self.name = break_even, name
         self.reset()
 

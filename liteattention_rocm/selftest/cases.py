@@ -30,6 +30,8 @@ class Case:
     Attributes:
         kind: "exact" or "bounded".
         fused: k and v lie interleaved in one tensor, as a fused projection leaves them.
+        steady: of exact cases: the running maximum of every row is 0 from the first KV tile on, so that a
+            kernel may take an ulp off it.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Case:
     seqlen_kv: int
     layout: str = "bshd"
     fused: bool = False
+    steady: bool = False
 
     @property
     def scale(self) -> float:
@@ -58,6 +61,7 @@ CASES = (
     Case("partial tiles", "exact", 1, 1, 1, 150, 331, fused=True),
     Case("grouped heads", "exact", 1, 4, 2, 65, 129),
     Case("many rows", "exact", 1, 1, 1, 401, 140),
+    Case("one row", "exact", 1, 3, 3, 1, 700),
     Case("many tiles", "exact", 1, 1, 1, 17, 1030, layout="bhsd"),
     Case("self, ordinary", "bounded", 1, 2, 2, 200, 200),
     Case("cross, ordinary", "bounded", 2, 1, 1, 100, 77, layout="bhsd"),
@@ -103,9 +107,25 @@ def _query_row(seqlen_kv: int, rng: random.Random) -> list[int]:
     return places + by_tile + [0] * (HEAD_DIM - _TILE - tiles)
 
 
+def _steady_query_row(seqlen_kv: int, rng: random.Random) -> list[int]:
+    """As `_query_row`, the largest score 0 and in the first tile."""
+    tiles = -(-seqlen_kv // _TILE)
+    rest = seqlen_kv - (tiles - 1) * _TILE
+    while True:
+        row = _query_row(seqlen_kv, rng)
+        places, by_tile = row[:_TILE], row[_TILE : _TILE + tiles]
+        first = max(places[: seqlen_kv if tiles == 1 else _TILE])
+        most = max(range(tiles - 1), key=by_tile.__getitem__) if tiles > 2 else 0
+        by_tile[0], by_tile[most] = by_tile[most], by_tile[0]
+        if tiles > 1 and max(places[:rest]) + by_tile[-1] > first + by_tile[0]:
+            continue
+        return places + [e - first - by_tile[0] for e in by_tile] + row[_TILE + tiles :]
+
+
 def _exact(case: Case):
     rng = random.Random(f"{case.name} {case.seqlen_q} {case.seqlen_kv}".encode())
-    rows = [_query_row(case.seqlen_kv, rng) for _ in range(case.batch * case.seqlen_q * case.heads)]
+    make = _steady_query_row if case.steady else _query_row
+    rows = [make(case.seqlen_kv, rng) for _ in range(case.batch * case.seqlen_q * case.heads)]
     q = torch.tensor(rows, dtype=torch.float32)
     q = q.reshape(case.batch, case.seqlen_q, case.heads, HEAD_DIM)
     key = torch.zeros(case.seqlen_kv, HEAD_DIM)

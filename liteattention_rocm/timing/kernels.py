@@ -57,8 +57,9 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them; or "aiter". path: of another code object of ours, with the geometry and arguments of the
-    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    of them; "skip", the skipping kernel with every tile listed; or "aiter". path: of another code object of
+    ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
+    embedded one, and AITER's where `find` looks.
     """
 
     source: str
@@ -74,8 +75,8 @@ class Kernel:
 
     @property
     def _plan_name(self) -> str:
-        # Without a shape, "ours" is the kernel for large grids.
-        return "pingpong" if self.source == "ours" else self.source
+        # Without a shape, "ours" is the kernel for large grids. "skip" has the geometry of "forward".
+        return {"ours": "pingpong", "skip": "forward"}.get(self.source, self.source)
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
@@ -179,7 +180,24 @@ def _launch(kernel: Kernel, q, k, v) -> None:
         plan = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1, kernel._plan_name)
         image = kernel.path.read_bytes() if kernel.path else _C.code_object(simulator.ARCHITECTURE)
         symbol = f"attention_{plan['kernel']}_{kernel.rounding}"
+        if kernel.source == "skip":
+            symbol = f"attention_skip_forward_{kernel.rounding}"
+            packed += _list_arguments(memory, plan)
         simulator.Module(image).launch(symbol, plan["grid"], plan["block"], packed)
+
+
+def _list_arguments(memory: ExitStack, plan: dict) -> bytes:
+    """What csrc/device/skip_arguments.hpp adds: a list of every tile, walked forward at threshold −10."""
+    import torch
+
+    from ..lite import lists
+
+    query_tiles, heads, batch = plan["grid"]
+    read = lists.full((batch, heads, query_tiles), plan["kv_tiles"])
+    write = torch.zeros_like(read)
+    for name, tensor in (("read_list", read), ("write_list", write)):
+        memory.enter_context(simulator.register(tensor, name, name == "write_list"))
+    return struct.pack("<3Qf3i", read.data_ptr(), write.data_ptr(), 0, -10.0, read.shape[-1], 0, 0)
 
 
 def _tensor(heads: int, rows: int, used_heads, seed: int):
@@ -193,5 +211,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-SOURCES = ("ours", "forward", "pingpong", "aiter")
+SOURCES = ("ours", "forward", "pingpong", "skip", "aiter")
 KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}
