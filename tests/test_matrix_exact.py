@@ -30,7 +30,7 @@ def instruction(form, size):
 
 
 oracles.declare(
-    "MMA-Sim", [f"v_mfma_{instruction(form, size).mnemonic}" for form in (BF16, F16) for size in SIZES]
+    "mmasim", [f"v_mfma_{instruction(form, size).mnemonic}" for form in (BF16, F16) for size in SIZES]
 )
 
 
