@@ -45,9 +45,9 @@ class Configurations:
 # Chosen among the candidates of tools/gpu_baseline.py on an H200; the others are not measured.
 _CONFIGURATIONS = {
     "sm_90": Configurations(
-        long=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
-        short=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
-        listed=Configuration(64, 64, 4, 3, descriptors=True, fused=True),
+        long=Configuration(128, 128, 8, 3, descriptors=True),
+        short=Configuration(64, 64, 4, 3, descriptors=True),
+        listed=Configuration(64, 64, 4, 3, descriptors=True),
     ),
     "gfx90a": Configurations(
         long=Configuration(128, 64, 4, 1),
