@@ -44,8 +44,9 @@ OTHER_DIFFERENCES = {
     "metadata: argument .name",
     "metadata: argument .value_type",
 }
-# Numbers of the kernels themselves: registers, LDS, workgroups.
+# Numbers of the kernels themselves: registers, LDS, workgroups, and the grid's dimensions.
 OF_THE_KERNELS = {
+    "descriptors: ENABLE_SGPR_WORKGROUP_ID_Z",
     "descriptors: group_segment_fixed_size",
     "descriptors: GRANULATED_WORKITEM_VGPR_COUNT",
     "descriptors: GRANULATED_WAVEFRONT_SGPR_COUNT",
