@@ -51,10 +51,22 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     liteattention_rocm.prepare(device, rounding=configured_settings().rounding)
 
 
-class LiteAttentionBackend(AttentionBackend):
-    """Attention backend ``liteattention_rocm``: bfloat16 attention, head size 128, on gfx942."""
+class MetadataFreeBackend(AttentionBackend):
+    """A backend whose layers need nothing but query, key and value."""
 
     accept_output_buffer = False
+
+    @staticmethod
+    def get_metadata_cls() -> type[AttentionMetadata]:
+        return AttentionMetadata
+
+    @classmethod
+    def get_builder_cls(cls) -> type:
+        raise NotImplementedError(f"{cls.get_enum().name.lower()} takes no attention metadata")
+
+
+class LiteAttentionBackend(MetadataFreeBackend):
+    """Attention backend ``liteattention_rocm``: bfloat16 attention, head size 128, on gfx942."""
 
     @staticmethod
     def get_enum() -> AttentionBackendEnum:
@@ -63,14 +75,6 @@ class LiteAttentionBackend(AttentionBackend):
     @staticmethod
     def get_impl_cls() -> type[LiteAttentionImpl]:
         return LiteAttentionImpl
-
-    @staticmethod
-    def get_metadata_cls() -> type[AttentionMetadata]:
-        return AttentionMetadata
-
-    @staticmethod
-    def get_builder_cls() -> type:
-        raise NotImplementedError(f"{BACKEND_NAME} takes no attention metadata")
 
 
 class LiteAttentionImpl(AttentionImpl):
