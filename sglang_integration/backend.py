@@ -41,8 +41,8 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
             allowed.
-        RuntimeError: the device has no code object here or no HIP library, or the kernel failed the self-test
-            on it.
+        RuntimeError: neither a code object here nor Triton serves the device, there is no HIP library, or the
+            kernel failed the self-test on it.
     """
     if head_size != HEAD_SIZE:
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
