@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend import (
-    AttentionBackend,
     AttentionImpl,
     AttentionMetadata,
 )
 from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
 
 from liteattention_rocm import aiter_kernel
-from sglang_integration.backend import HEAD_SIZE
+from sglang_integration.backend import HEAD_SIZE, MetadataFreeBackend
 from sglang_integration.plugin import hook_backend_choice
 from sglang_integration.settings import configured_settings
 
@@ -54,7 +53,7 @@ def choose_backend(
     return f"{__name__}.{AiterSimulatedBackend.__name__}"
 
 
-class AiterSimulatedBackend(AttentionBackend):
+class AiterSimulatedBackend(MetadataFreeBackend):
     """Backend ``aiter``; ``--attention-backend-config rounding=…`` picks its code object (``rtz``)."""
 
     @staticmethod
@@ -64,14 +63,6 @@ class AiterSimulatedBackend(AttentionBackend):
     @staticmethod
     def get_impl_cls() -> type[AiterSimulatedImpl]:
         return AiterSimulatedImpl
-
-    @staticmethod
-    def get_metadata_cls() -> type[AttentionMetadata]:
-        return AttentionMetadata
-
-    @staticmethod
-    def get_builder_cls() -> type:
-        raise NotImplementedError("aiter takes no attention metadata")
 
 
 class AiterSimulatedImpl(AttentionImpl):

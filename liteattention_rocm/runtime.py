@@ -7,6 +7,7 @@ the environment variable LITEATTENTION_ROCM_HIP_LIBRARY names.
 import contextlib
 import functools
 import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -148,6 +149,22 @@ def prepare(device, rounding: str | None = None) -> None:
     _C.prepare(where.hip, where.device, where.architecture, where.compute_units)
 
 
+@contextlib.contextmanager
+def stream_for(where: Target, tensors: dict[str, torch.Tensor], written: Collection[str]) -> Iterator[int]:
+    """The stream to launch on: torch's current one of the device, as an integer.
+
+    A library that serves CPU tensors launches on its default stream, 0, and has the tensors registered
+    meanwhile: under their names, read-only unless named in `written`.
+    """
+    if where.library is None:
+        yield torch.cuda.current_stream(where.device).cuda_stream
+        return
+    with contextlib.ExitStack() as memory:
+        for name, tensor in tensors.items():
+            memory.enter_context(simulator.register(tensor, name, name in written, library=where.library))
+        yield 0
+
+
 def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float, rounding: str) -> None:
     """Launches one forward call on the current stream, unless there is nothing to write.
 
@@ -159,14 +176,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
     family = permitted_family(where, sizes, rounding)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
-    with contextlib.ExitStack() as memory:
-        if where.library is not None:
-            stream = 0
-            for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out), ("lse", lse)):
-                writable = name in ("out", "lse")
-                memory.enter_context(simulator.register(tensor, name, writable, library=where.library))
-        else:
-            stream = torch.cuda.current_stream(where.device).cuda_stream
+    with stream_for(where, {"q": q, "k": k, "v": v, "out": out, "lse": lse}, ("out", "lse")) as stream:
         _C.forward(
             where.hip,
             where.device,

@@ -41,8 +41,8 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
             allowed.
-        RuntimeError: the device has no code object here or no HIP library, or the kernel failed the self-test
-            on it.
+        RuntimeError: neither a code object here nor Triton serves the device, there is no HIP library, or the
+            kernel failed the self-test on it.
     """
     if head_size != HEAD_SIZE:
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
@@ -51,10 +51,22 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
     liteattention_rocm.prepare(device, rounding=configured_settings().rounding)
 
 
-class LiteAttentionBackend(AttentionBackend):
-    """Attention backend ``liteattention_rocm``: bfloat16 attention, head size 128, on gfx942."""
+class MetadataFreeBackend(AttentionBackend):
+    """A backend whose layers need nothing but query, key and value."""
 
     accept_output_buffer = False
+
+    @staticmethod
+    def get_metadata_cls() -> type[AttentionMetadata]:
+        return AttentionMetadata
+
+    @classmethod
+    def get_builder_cls(cls) -> type:
+        raise NotImplementedError(f"{cls.get_enum().name.lower()} takes no attention metadata")
+
+
+class LiteAttentionBackend(MetadataFreeBackend):
+    """Attention backend ``liteattention_rocm``: bfloat16 attention, head size 128, on gfx942."""
 
     @staticmethod
     def get_enum() -> AttentionBackendEnum:
@@ -63,14 +75,6 @@ class LiteAttentionBackend(AttentionBackend):
     @staticmethod
     def get_impl_cls() -> type[LiteAttentionImpl]:
         return LiteAttentionImpl
-
-    @staticmethod
-    def get_metadata_cls() -> type[AttentionMetadata]:
-        return AttentionMetadata
-
-    @staticmethod
-    def get_builder_cls() -> type:
-        raise NotImplementedError(f"{BACKEND_NAME} takes no attention metadata")
 
 
 class LiteAttentionImpl(AttentionImpl):

@@ -404,6 +404,9 @@ _STATES = {
     "m0_trace": _states(
         ["s_mov_b32 m0, 0", "?", "s_ttracedata"], 1, "M0 was written by the instruction before"
     ),
+    "m0_message": _states(
+        ["s_mov_b32 m0, 0", "?", "s_sendmsg 3"], 1, "M0 was written by the instruction before"
+    ),
     "m0_relative": _states(
         ["s_mov_b32 m0, 1", "?", "s_movrels_b32 s8, s4"], 1, "M0 was written by the instruction before"
     ),

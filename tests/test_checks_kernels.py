@@ -189,7 +189,7 @@ def test_proofs():
     ],
 )
 def test_small_float64_products_need_wait_states(use, states):
-    """The simulator does not execute them, so the static proof is what knows."""
+    """As the static proof counts them; tests/test_execute_checks.py has the check's own count."""
     product = "v_mfma_f64_4x4x4_4b_f64 v[8:9], v[4:5], v[4:5], 0"
     for idle, proven in ((states, True), (states - 1, False)):
         image = check_kernels.assembled({"double": (product, f"s_nop {idle - 1}", "s_nop 15", use)})

@@ -202,6 +202,7 @@ SETUP = "v_mov_b32 v20, 0\n v_mov_b32 v21, 0\n v_mov_b32 v22, 0\n v_mov_b32 v23,
 SMALL = "v_mfma_f32_16x16x16_bf16 v[24:27], v[20:21], v[22:23], 0"  # 4 passes
 LARGE = "v_mfma_f32_32x32x8_bf16 v[32:47], v[20:21], v[22:23], 0"  # 8 passes
 FLOAT = "v_mfma_f32_32x32x2_f32 v[32:47], v20, v21, 0"  # 16 passes, float32
+SMALL_DOUBLES = "v_mfma_f64_4x4x4_4b_f64 v[24:25], v[20:21], v[22:23], 0"  # 4 passes
 DOUBLES = "v_mfma_f64_16x16x4_f64 v[24:31], v[20:21], v[22:23], 0"  # 8 passes
 WAIT_STATES = {
     # name: (MFMA, use of its result, wait states that it takes)
@@ -216,6 +217,19 @@ WAIT_STATES = {
     "large": (LARGE, "v_add_f32 v5, v5, v40", 11),
     "large_operand": (LARGE, "v_mfma_f32_32x32x8_bf16 v[48:63], v[46:47], v[22:23], 0", 11),
     "float32": (FLOAT, "v_mov_b32 v5, v32", 18),
+    "small_doubles": (SMALL_DOUBLES, "v_mov_b32 v5, v25", 6),
+    "small_doubles_store": (SMALL_DOUBLES, "ds_write_b32 v1, v25", 9),
+    "small_doubles_operand": (SMALL_DOUBLES, "v_mfma_f64_4x4x4_4b_f64 v[28:29], v[24:25], v[22:23], 0", 6),
+    "small_doubles_chain": (
+        SMALL_DOUBLES,
+        "v_mfma_f64_4x4x4_4b_f64 v[24:25], v[20:21], v[22:23], v[24:25]",
+        4,
+    ),
+    "small_doubles_overlapping_c": (
+        SMALL_DOUBLES,
+        "v_mfma_f64_16x16x4_f64 v[32:39], v[20:21], v[22:23], v[24:31]",
+        4,
+    ),
     "doubles": (DOUBLES, "v_mov_b32 v5, v31", 11),
     "doubles_store": (DOUBLES, "ds_write_b32 v1, v25", 18),
     "doubles_load_into": (DOUBLES, "global_load_dword v25, v1, s[4:5]", 11),
@@ -250,6 +264,16 @@ def test_the_accumulator_chain_takes_none():
     # The latest instruction of the chain counts.
     message = refused(f"{SETUP} {SMALL}\n {chain} {nops(3)} {chain} {nops(6)} v_mov_b32 v5, v24")
     assert "after 6 wait states" in message
+
+
+def test_the_accumulator_chain_of_two_passes_takes_two():
+    product = "v_mfma_f32_4x4x4_16b_bf16 v[24:27], v[20:21], v[22:23]"
+    first, second = f"{product}, 0", f"{product}, v[24:27]"
+    check(
+        f"{SETUP} {first}\n {nops(1)} {second}",
+        f"{SETUP} {first}\n {nops(2)} {second}",
+        "reads as operand C",
+    )
 
 
 def test_operand_c_is_read_before_it_may_be_overwritten():

@@ -1,11 +1,10 @@
 """The torch operators `liteattention_rocm::attention_skip` and `liteattention_rocm::skip_order`."""
 
-import contextlib
 import math
 
 import torch
 
-from .. import _C, arguments, dispatch, runtime, simulator, verdicts, views
+from .. import _C, arguments, dispatch, runtime, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
@@ -107,14 +106,7 @@ def _attention_skip(
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
     tensors |= {"write_list": write_list} | ({} if order is None else {"order": order})
-    with contextlib.ExitStack() as memory:
-        if target.library is not None:
-            stream = 0
-            for name, tensor in tensors.items():
-                writable = name in ("out", "lse", "write_list")
-                memory.enter_context(simulator.register(tensor, name, writable, library=target.library))
-        else:
-            stream = torch.cuda.current_stream(target.device).cuda_stream
+    with runtime.stream_for(target, tensors, ("out", "lse", "write_list")) as stream:
         _C.skip_forward(
             target.hip,
             target.device,
@@ -183,13 +175,8 @@ def _skip_order(list):
     target = kernel.target
     verdicts.require(target, "attention_skip_order")
     list = list.contiguous()
-    with contextlib.ExitStack() as memory:
-        if target.library is not None:
-            stream = 0
-            for name, tensor in (("list", list), ("counts", counts), ("order", order)):
-                memory.enter_context(simulator.register(tensor, name, name != "list", library=target.library))
-        else:
-            stream = torch.cuda.current_stream(target.device).cuda_stream
+    tensors = {"list": list, "counts": counts, "order": order}
+    with runtime.stream_for(target, tensors, ("counts", "order")) as stream:
         _C.skip_order(
             target.hip,
             target.device,
