@@ -394,6 +394,9 @@ void observe_step(Wave& wave, const Issued& now, const Step& run, const StepDeta
   const bool withheld = memory && launch.delivery != Delivery::kEarly;
   const bool transfer = is_lds_transfer(own.accesses);
   if (withheld && transfer) save_lds(wave, own.accesses, own.lds_before);
+  std::unique_lock<std::mutex> order;
+  if (checks.races && now.traits.scope == Scope::kDevice && own.accesses.memory_kind != Access::kNone)
+    order = shared.memory_races.order();
   if (checks.races && memory) send_messages(wave, now, own.accesses);
   ++wave.executed[step.category];
   execute(wave, run, mutated);
@@ -401,6 +404,7 @@ void observe_step(Wave& wave, const Issued& now, const Step& run, const StepDeta
     record_races(wave, step, own.accesses, wave.checks.serial + 1);
     receive_messages(wave, now, own.accesses);
   }
+  if (order) order.unlock();
   if (effect != Effect::kNone) track_step(wave, step);
   if (memory) {
     InFlight& entry = own.in_flight.emplace_back();

@@ -98,11 +98,14 @@ class MemoryRaces {
   void send(Wave& wave, const InstructionTraits& traits, const std::vector<LaneRange>& ranges,
             uint32_t epoch);
   void receive(Wave& wave, const std::vector<LaneRange>& ranges, uint32_t epoch, uint64_t serial);
+  // To be held from the sending or executing of such an access to its receiving: a load that does not see a
+  // value must not receive its message.
+  std::unique_lock<std::mutex> order() { return std::unique_lock(order_); }
 
  private:
   static constexpr uint64_t kPage = 1024;  // bytes
   using Page = std::array<DwordHistory, kPage / 4>;
-  std::mutex mutex_;
+  std::mutex mutex_, order_;
   std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, std::vector<Release>> messages_;  // by address
 };
