@@ -171,10 +171,11 @@ def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
         "e2e",
     }
 
-    # The source keeps its date; only an included header changes.
-    header = source / "csrc" / "device" / "arguments.hpp"
+    # The source keeps its date; only a file that it includes changes.
+    header = source / "csrc" / "device" / "attention.hip"
     text = header.read_text()
-    header.write_text(text + "\n#define amdgpu_waves_per_eu(...) amdgpu_num_vgpr(48)\n")
+    assert "amdgpu_waves_per_eu(2, 2)" in text
+    header.write_text(text.replace("amdgpu_waves_per_eu(2, 2)", "amdgpu_num_vgpr(48)"))
     for _ in range(2):  # a failure isn't remembered as a success
         result = build_wheel(source, wheels)
         assert result.returncode != 0

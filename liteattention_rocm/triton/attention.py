@@ -56,7 +56,7 @@ _CONFIGURATIONS = {
     ),
     "gfx942": Configurations(
         long=Configuration(128, 64, 4, 1),
-        short=Configuration(64, 64, 4, 1),
+        short=Configuration(128, 64, 4, 1),  # 64 query rows spill scalar registers
         listed=Configuration(128, 64, 4, 1),
     ),
     "gfx950": Configurations(
