@@ -110,7 +110,7 @@ LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int 
     const int row = q * kMfma + lane_column(lane);
     const float sum = sum_over_groups(sums[q], (lane ^ 32) * 4);
     store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = maximum[q] * arguments.scale + isa::log2(sum) * kLn2;
+    const float lse = __builtin_fmaf(maximum[q], arguments.scale, isa::log2(sum) * kLn2);
     const bool writes = lane_group(lane) == 0 && row < rows;
     isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                           writes ? row * sizeof(float) : kOutOfBounds);

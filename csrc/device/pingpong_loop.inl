@@ -41,7 +41,7 @@ R"(
 .set RISES, 54       // 3 x 2: the lanes whose maximum rose, by query tile
 .set EXTREME, 60     // 2: lanes with a row whose scores are beyond LIMIT
 
-// ---- scalars of skip lists: s[62:98]. Words are mirrored in a backward walk, so that the next tile is always
+// ---- scalars of skip lists: s[62:101]. Words are mirrored in a backward walk, so that the next tile is always
 // the lowest bit; votes are not.
 .set LISTS, 62       // 2: the first block's row of the read list
 .set BLOCK, 64       // 2: offset from there of the second and the third block's row
@@ -64,6 +64,7 @@ R"(
 .set NEXT, 93        // as REMAINING, of the next tile and the one after it; 0 or less: none
 .set AFTER, 94
 .set BIT, 96         // 3: the current tile's in its word, 0 where it isn't listed
+.set VOTERS, 99      // 3: the lanes of the first 16 whose query row exists
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -365,8 +366,8 @@ R"(
   .endr
 .endm
 
-// A query tile wants the tile unless, for all its rows, the tile's maximum X lies more than the threshold
-// below M. A NaN threshold stands for -Inf: every listed tile is wanted.
+// A query tile wants the tile unless, for all rows that exist, the tile's maximum X lies more than the
+// threshold below M. A NaN threshold stands for -Inf: every listed tile is wanted.
 .macro vote
   .if %[lists]
     .irp q, 0, 1, 2
@@ -374,7 +375,7 @@ R"(
       v_max_f32 v[X+\q], v[X+\q], v[M+\q]
       v_mul_f32 v[T+16+\q], s[SCALE], v[T+16+\q]
       v_cmp_nge_f32 vcc, s[THRESHOLD], v[T+16+\q]
-      s_cmp_lg_u64 vcc, 0
+      s_and_b32 s[TMP], vcc_lo, s[VOTERS+\q]
       s_cselect_b32 s[TMP], s[BIT+\q], 0
       s_or_b32 s[KEPT+\q], s[KEPT+\q], s[TMP]
     .endr
@@ -518,6 +519,13 @@ R"(
 
 // ==== program
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0  // DX10_CLAMP off: a clamped NaN stays NaN
+  .if %[lists]
+    s_mov_b32 s[BITS], 0
+    .irp q, 0, 1, 2
+      s_mov_b32 s[QUEUE+\q], 0
+      s_mov_b32 s[KEPT+\q], 0
+    .endr
+  .endif
   s_mov_b32 s[BUFFER+3], 0x00020000
   s_lshl_b32 s[TILE_BYTES], s[ROW_BYTES], 6
   s_mov_b32 s[ULP], 0x34000000
@@ -536,9 +544,7 @@ R"(
     .set i, i+1
   .endr
   .irp q, 0, 1, 2
-    .if %[lists] == 0
-      v_mov_b32 v[M+\q], 0xff7fffff   // lowest finite: a row whose scores are all -Inf keeps it,
-    .endif
+    v_mov_b32 v[M+\q], 0xff7fffff     // lowest finite: a row whose scores are all -Inf keeps it,
     v_mov_b32 v[NEGM+\q], 0x7f000000  // and its P are 0
     v_mov_b32 v[SUM+\q], 0
   .endr

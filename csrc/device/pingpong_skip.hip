@@ -80,9 +80,12 @@ LRA_DEVICE void skip_attention() {
                      1u << kept % kTilesPerWord);
   }
   int row_of[kQueryTilesPerWave];
+  uint32_t voters[kQueryTilesPerWave];
   for (int q = 0; q < kQueryTilesPerWave; ++q) {
     const int block = (wave * kQueryTilesPerWave + q) * kMfma / kQueryRowsPerWorkgroup;
-    row_of[q] = q * kMfma < rows ? block * arguments.words * static_cast<int>(sizeof(uint32_t)) : -1;
+    const int tile_rows = rows - q * kMfma;
+    voters[q] = tile_rows <= 0 ? 0 : tile_rows < kMfma ? (1u << tile_rows) - 1 : (1u << kMfma) - 1;
+    row_of[q] = tile_rows > 0 ? block * arguments.words * static_cast<int>(sizeof(uint32_t)) : -1;
     empty |= (empty_blocks >> block & 1) << q;
   }
   empty |= (empty_blocks != 0) << 3;
@@ -97,8 +100,6 @@ LRA_DEVICE void skip_attention() {
   for (int q = 0; q < kQueryTilesPerWave; ++q) {
     const int row = q * kMfma + lane_column(lane);
     query[q] = load_query(query_buffer, row, rows, query_row_bytes, arguments.query_sign_mask, lane);
-    // No score leads +Inf: a row that doesn't exist votes for no tile.
-    maximum[q] = row < rows ? kLowestScore : __builtin_inff();
   }
 
   const TensorStrides& strides = second_group ? arguments.value_strides : arguments.key_strides;
@@ -125,8 +126,8 @@ LRA_DEVICE void skip_attention() {
   Output output[kQueryTilesPerWave];
   asm volatile(
 #include "pingpong_loop.inl"
-      : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]), "+{v228}"(maximum[0]),
-        "+{v229}"(maximum[1]), "+{v230}"(maximum[2]), "={v234}"(sums[0]), "={v235}"(sums[1]),
+      : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]), "={v228}"(maximum[0]),
+        "={v229}"(maximum[1]), "={v230}"(maximum[2]), "={v234}"(sums[0]), "={v235}"(sums[1]),
         "={v236}"(sums[2]), "+{v237}"(read_value), "+{v238}"(read_key_even), "+{v239}"(read_key_odd),
         "+{v240}"(deposit)
       : "{v[96:111]}"(query[0]), "{v[112:127]}"(query[1]), "{v[128:143]}"(query[2]),
@@ -138,7 +139,7 @@ LRA_DEVICE void skip_attention() {
         "{s[72:73]}"(tensor), "{s74}"(arguments.threshold), "{s75}"(arguments.seqlen_kv),
         "{s76}"(backward ? kTilesPerWord - 1 : 0), "{s77}"(backward ? last_word + 4 : -4),
         "{s78}"(backward ? -4 : 4), "{s79}"(backward ? 0 : last_word), "{s80}"(last_word), "{s81}"(tail),
-        "{s82}"(empty), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(1)
+        "{s82}"(empty), "{s99}"(voters[0]), "{s100}"(voters[1]), "{s101}"(voters[2]), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(1)
       : "memory", "vcc", "scc", "s36", "s37", "s38", "s39", "s43", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54",
         "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "s83", "s84", "s85", "s86", "s87", "s88",
         "s89", "s90", "s91", "s92", "s93", "s94", "s96", "s97", "s98", "v245", "v246", "v247", "v144", "v145",
