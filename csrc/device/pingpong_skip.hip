@@ -1,10 +1,10 @@
 // The out-of-phase kernel over skip lists, see pingpong.hip and skip.hpp.
 //
-// Lists are those of skip.hpp: a row of bits for each block of 128 query rows. A workgroup's 384 rows are three
-// blocks, and it visits the tiles that any of them lists. For the others the scores of such a tile are −Inf:
-// each block attends exactly the tiles of its own list, and votes on no others. A vote is taken for 16 rows, an
-// MFMA tile, as 128 rows aren't whole waves here; blocks gather them by atomic ORs into the written list when
-// the walk leaves a word.
+// Lists are those of skip.hpp: a row of bits for each block of 128 query rows. A workgroup's 384 rows are
+// three blocks, and it visits the tiles that any of them lists. For the others the scores of such a tile are
+// −Inf: each block attends exactly the tiles of its own list, and votes on no others. A vote is taken for 16
+// rows, an MFMA tile, as 128 rows aren't whole waves here; blocks gather them by atomic ORs into the written
+// list when the walk leaves a word.
 #pragma once
 
 #include "pingpong.hip"
@@ -139,12 +139,13 @@ LRA_DEVICE void skip_attention() {
         "{s[72:73]}"(tensor), "{s74}"(arguments.threshold), "{s75}"(arguments.seqlen_kv),
         "{s76}"(backward ? kTilesPerWord - 1 : 0), "{s77}"(backward ? last_word + 4 : -4),
         "{s78}"(backward ? -4 : 4), "{s79}"(backward ? 0 : last_word), "{s80}"(last_word), "{s81}"(tail),
-        "{s82}"(empty), "{s99}"(voters[0]), "{s100}"(voters[1]), "{s101}"(voters[2]), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(1)
-      : "memory", "vcc", "scc", "s36", "s37", "s38", "s39", "s43", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54",
-        "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "s83", "s84", "s85", "s86", "s87", "s88",
-        "s89", "s90", "s91", "s92", "s93", "s94", "s96", "s97", "s98", "v245", "v246", "v247", "v144", "v145",
-        "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20), V10(21), "v220",
-        "v221", "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
+        "{s82}"(empty), "{s99}"(voters[0]), "{s100}"(voters[1]),
+        "{s101}"(voters[2]), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(1)
+      : "memory", "vcc", "scc", "s36", "s37", "s38", "s39", "s43", "s46", "s47", "s48", "s49", "s50", "s51",
+        "s52", "s54", "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "s83", "s84", "s85", "s86",
+        "s87", "s88", "s89", "s90", "s91", "s92", "s93", "s94", "s96", "s97", "s98", "v245", "v246", "v247",
+        "v144", "v145", "v146", "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20),
+        V10(21), "v220", "v221", "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
 
   if (rows == 0) return;
   const ForwardArguments again = isa::scalar_arguments_anew<ForwardArguments>();
@@ -158,7 +159,7 @@ LRA_DEVICE void skip_attention() {
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
                                        amdgpu_waves_per_eu(2, 2))) void                                      \
   attention_skip_pingpong_##rounding(SkipArguments) {                                                        \
-    pingpong::skip_attention<mode>();                                                               \
+    pingpong::skip_attention<mode>();                                                                        \
   }
 
 LRA_PINGPONG_SKIP_KERNEL(rtne, RoundMode::kRtne)

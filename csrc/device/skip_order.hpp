@@ -1,9 +1,9 @@
 // How much work each workgroup of attention has, and the order that starts with the most: what comes last
 // should be short.
 //
-// A workgroup takes `merged` query tiles and visits what any of them lists: 1, or 3 in the out-of-phase kernel.
-// A workgroup here counts that for up to 4096 such groups of one head, then places each behind all that have
-// more, or as many and a lower number.
+// A workgroup takes `merged` query tiles and visits what any of them lists: 1, or 3 in the out-of-phase
+// kernel. A workgroup here counts that for up to 4096 such groups of one head, then places each behind all
+// that have more, or as many and a lower number.
 #pragma once
 
 #include "isa.hpp"

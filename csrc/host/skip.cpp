@@ -79,8 +79,10 @@ void skip_order(int library, int device, std::string_view arch, int compute_unit
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   constexpr int64_t kMaxGridY = 65535;
   const HipLibrary& hip = hip_library(library);
-  for (const auto& [name, value] :
-       {std::pair{"heads", call.heads}, {"query_tiles", call.query_tiles}, {"words", call.words}, {"merged", call.merged}})
+  for (const auto& [name, value] : {std::pair{"heads", call.heads},
+                                    {"query_tiles", call.query_tiles},
+                                    {"words", call.words},
+                                    {"merged", call.merged}})
     if (value < 0 || value > kMost)
       throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + ", allowed are 0 to " +
                                   std::to_string(kMost));

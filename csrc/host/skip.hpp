@@ -20,9 +20,9 @@ struct SkipCall {
 // As forward() in every other respect.
 void skip_forward(int hip, int device, std::string_view arch, int compute_units, const SkipCall& call);
 
-// Counts the tiles that any of `merged` consecutive rows of `list`, uint32 [heads, query_tiles, words], lists,
-// and orders these groups of each head by falling count; `heads` are those of all batch entries. counts and
-// order: uint32 [heads, ceil(query_tiles / merged)].
+// Counts the tiles that any of `merged` consecutive rows of `list`, uint32 [heads, query_tiles, words],
+// lists, and orders these groups of each head by falling count; `heads` are those of all batch entries.
+// counts and order: uint32 [heads, ceil(query_tiles / merged)].
 struct OrderCall {
   int64_t heads, query_tiles, words, merged;
   uint64_t list, counts, order;  // device addresses

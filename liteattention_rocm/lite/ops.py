@@ -8,6 +8,7 @@ from .. import _C, arguments, dispatch, runtime, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
+from .cost import QUERY_TILES_OF
 
 NAME = "liteattention_rocm::attention_skip"
 
@@ -21,9 +22,6 @@ torch.library.define(
 
 ORDER = "liteattention_rocm::skip_order"
 ORDERED_TILES = 4096  # kOrderedTiles of csrc/device/skip_arguments.hpp
-# Schedules of the HIP kernel, and how many query tiles a workgroup takes: it visits what any of them lists, but
-# each attends the tiles of its own list.
-QUERY_TILES_OF = {"forward": 1, "pingpong": 3}
 torch.library.define(ORDER, "(Tensor list, int merged=1) -> (Tensor counts, Tensor order)")
 
 
@@ -181,8 +179,8 @@ def _attention_skip_fake(
 
 @torch.library.impl(ORDER, "default")
 def _skip_order(list, merged=1):
-    """int32 [batch, heads, query tiles, words] → tiles that any of `merged` consecutive query tiles lists, and
-    these groups of each head by falling count: int32 [batch, heads, groups] both, the last group perhaps
+    """int32 [batch, heads, query tiles, words] → tiles that any of `merged` consecutive query tiles lists,
+    and these groups of each head by falling count: int32 [batch, heads, groups] both; the last group may be
     smaller."""
     counts, order = _skip_order_fake(list, merged)
     batch, heads, query_tiles, words = list.shape
