@@ -30,10 +30,10 @@ LRA_DEVICE void order_by_work(const OrderArguments& arguments) {
       const int rows_left = arguments.query_tiles - first_tile;
       const int rows = rows_left < arguments.merged ? rows_left : arguments.merged;
       const uint32_t* row = arguments.list + (head * arguments.query_tiles + first_tile) * arguments.words;
-#pragma unroll 1
+#pragma clang loop vectorize(disable) unroll(disable)
       for (int word = 0; word < arguments.words; ++word) {
         uint32_t listed = 0;
-#pragma unroll 1
+#pragma clang loop vectorize(disable) unroll(disable)
         for (int i = 0; i < rows; ++i) listed |= row[i * static_cast<int64_t>(arguments.words) + word];
         count += __builtin_popcount(listed);
       }

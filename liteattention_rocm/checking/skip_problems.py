@@ -60,6 +60,7 @@ PINGPONG_SKIP_PROBLEMS = (
     SkipProblem(390, 130, heads=2, kv_heads=1, strided=True, lse=False, ordered=True, share=0.6),
     SkipProblem(300, 2200, share=0.1, backward=True),
     SkipProblem(150, 2113, share=0.05, gaps=True, backward=True),
+    SkipProblem(20, 3000, share=0.02),
 )
 
 
@@ -148,6 +149,7 @@ ORDER_PROBLEMS = (
     OrderProblem(1, 1, 7),
     OrderProblem(1, 258, 2),
     OrderProblem(2, 8, 2, merged=3),
+    OrderProblem(1, 194, 1, merged=3),
 )
 
 

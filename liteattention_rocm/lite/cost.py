@@ -1,4 +1,4 @@
-"""What a call costs on each kernel, modelled: which kernel a list is walked with, and what must be skipped for
+"""What a call costs on each kernel, modelled: which kernel walks a list, and how much must be skipped for
 that to be faster than dense attention."""
 
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from .. import _C
 from . import lists
 
-# Clocks of a skipping kernel over those of the dense kernel it is made from, with every tile listed: modelled,
-# at most this over the rounding modes and the model's parameter sets. By schedule.
+# Clocks of a skipping kernel over those of the dense kernel it is made from, with every tile listed: by
+# schedule, modelled, at most this over the rounding modes and the model's parameter sets.
 SKIPPING_OVER_DENSE = {"forward": 1.01, "pingpong": 1.01}
 # The query tiles of a workgroup, which visits what any of them lists.
 QUERY_TILES_OF = {"forward": 1, "pingpong": 3}

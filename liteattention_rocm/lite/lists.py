@@ -70,7 +70,7 @@ def count(bits: torch.Tensor) -> torch.Tensor:
 
 
 def union(bits: torch.Tensor, merged: int) -> torch.Tensor:
-    """What any of `merged` consecutive rows lists: int32 [..., rows, words] → [..., ⌈rows / merged⌉, words]."""
+    """What any of `merged` consecutive rows lists: int32 [..., rows, words] → [..., groups, words]."""
     rows = bits.shape[-2]
     padded = torch.nn.functional.pad(bits, (0, 0, 0, -rows % merged)).unflatten(-2, (-1, merged))
     result = padded[..., 0, :].clone()
