@@ -2,7 +2,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
 #include "device/arguments.hpp"
+#include "host/bound.hpp"
 #include "host/code_objects.hpp"
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
@@ -74,6 +77,17 @@ void py_forward(int hip, int device, std::string_view arch, int compute_units, u
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
+BoundForward py_bind_forward(int hip, int device, std::string arch, int compute_units, int64_t batch,
+                             int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                             const Strides& query_strides, const Strides& key_strides,
+                             const Strides& value_strides, const Strides& out_strides, double scale,
+                             int rounding, std::string_view kernel) {
+  const ForwardCall call =
+      forward_call(0, 0, 0, 0, 0, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides, key_strides,
+                   value_strides, out_strides, scale, rounding, 0, kernel);
+  return {hip, device, std::move(arch), compute_units, call};
+}
+
 void py_skip_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
                      uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads,
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
@@ -136,6 +150,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "is_simulator", [](int hip) { return hip_library(hip).simulator_last_error != nullptr; },
       py::arg("hip"), "Whether that library is the gfx942 simulator.");
+  module.def(
+      "environment",
+      [](const char* name) -> py::object {
+        const char* value = std::getenv(name);
+        return value ? py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefault(value)) : py::none();
+      },
+      py::arg("name"), "A variable of the environment, or None: os.environ.get without its cost.");
   module.def("set_interrupt_check", &set_interrupt_check, py::arg("hip"),
              "Lets Ctrl-C end a simulated launch. Does nothing for other libraries.");
   module.def(
@@ -157,6 +178,22 @@ PYBIND11_MODULE(_C, module) {
       "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
+  py::class_<BoundForward>(module, "BoundForward",
+                           "A forward call that is complete but for its addresses and stream; takes what "
+                           "forward takes.")
+      .def(py::init(&py_bind_forward), py::arg("hip"), py::arg("device"), py::arg("arch"),
+           py::arg("compute_units"), py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+           py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"),
+           py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"), py::arg("rounding"),
+           py::arg("kernel") = "")
+      .def(
+          "launch",
+          [](const BoundForward& call, uint64_t query, uint64_t key, uint64_t value, uint64_t out,
+             uint64_t lse,
+             uint64_t stream) { without_gil([&] { call.launch({query, key, value, out, lse}, stream); }); },
+          py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"),
+          py::arg("stream"),
+          "As forward. Simulated launches may touch these tensors meanwhile, and store to out and lse.");
   module.def(
       "skip_forward", &py_skip_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
