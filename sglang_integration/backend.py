@@ -147,8 +147,8 @@ class LiteAttentionImpl(AttentionImpl):
         """Attention of ``query`` [B, Sq, H, 128] over ``key`` and ``value`` [B, Skv, Hkv, 128], any strides.
 
         Returns:
-            The output [B, Sq, H, 128] in the query's dtype; with ``return_softmax_lse``, as SGLang's ring asks
-            for it, also the log-sum-exp of the scaled scores, float32 [B, H, Sq], natural logarithm.
+            The output [B, Sq, H, 128] in the query's dtype. With ``return_softmax_lse``, as SGLang's ring
+            calls it, also the log-sum-exp of the scaled scores, float32 [B, H, Sq], natural logarithm.
 
         Raises:
             NotImplementedError: the log-sum-exp of a layer or of tensors that torch SDPA serves.
