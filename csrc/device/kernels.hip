@@ -1,3 +1,4 @@
 // Every kernel of a code object.
 #include "attention.hip"
 #include "pingpong.hip"
+#include "varlen.hip"

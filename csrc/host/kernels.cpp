@@ -100,6 +100,7 @@ std::unique_ptr<LoadedKernels> load(const HipLibrary& hip, int device, std::stri
     find(kernels->forward[i], kForwardKernels[i]);
     find(kernels->pingpong[i], kPingpongKernels[i]);
     find(kernels->skip_forward[i], kSkipKernels[i]);
+    find(kernels->varlen[i], kVarlenKernels[i]);
   }
   find(kernels->skip_order, kOrderKernel);
   return kernels;

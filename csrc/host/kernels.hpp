@@ -21,6 +21,7 @@ struct LoadedKernels {
   std::array<hipFunction_t, kForwardKernels.size()> forward;  // by RoundMode
   std::array<hipFunction_t, kPingpongKernels.size()> pingpong;
   std::array<hipFunction_t, kSkipKernels.size()> skip_forward;
+  std::array<hipFunction_t, kVarlenKernels.size()> varlen;
   hipFunction_t skip_order;
 };
 

@@ -11,6 +11,7 @@
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
 #include "host/skip.hpp"
+#include "host/varlen.hpp"
 
 namespace py = pybind11;
 using namespace liteattention_rocm;
@@ -104,6 +105,19 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                       backward,
                       votes_count};
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
+}
+
+void py_varlen_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
+                       uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t heads,
+                       int64_t kv_heads, int64_t total_q, int64_t total_k, const Strides& query_strides,
+                       const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
+                       double scale, int rounding, uint64_t stream, uint64_t cu_seqlens_q,
+                       uint64_t cu_seqlens_k, int64_t sequences, int64_t max_seqlen_q) {
+  const VarlenCall call{forward_call(query, key, value, out, lse, 1, heads, kv_heads, total_q, total_k,
+                                     query_strides, key_strides, value_strides, out_strides, scale, rounding,
+                                     stream),
+                        cu_seqlens_q, cu_seqlens_k, sequences, max_seqlen_q};
+  without_gil([&] { varlen_forward(hip, device, arch, compute_units, call); });
 }
 
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
@@ -207,6 +221,16 @@ PYBIND11_MODULE(_C, module) {
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
       "heads, query tiles], the query tile that each workgroup takes, or 0.");
   module.def(
+      "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
+      py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
+      py::arg("lse"), py::arg("heads"), py::arg("kv_heads"), py::arg("total_q"), py::arg("total_k"),
+      py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("cu_seqlens_q"),
+      py::arg("cu_seqlens_k"), py::arg("sequences"), py::arg("max_seqlen_q"),
+      "As forward, but over packed sequences, in one launch: sequence i has the rows from entry i of "
+      "cu_seqlens_q and cu_seqlens_k, int32 [sequences + 1], up to entry i + 1. lse is float32 [heads, "
+      "total_q] or 0. A sequence without keys gets zeros and a log-sum-exp of -inf.");
+  module.def(
       "skip_order",
       [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
          uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream) {
@@ -260,9 +284,11 @@ PYBIND11_MODULE(_C, module) {
         names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
         names.push_back(kOrderKernel);
         names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
+        names.insert(names.end(), kVarlenKernels.begin(), kVarlenKernels.end());
         return names;
       },
       "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
       "the "
-      "one that orders skip lists, then the dense ones for large grids by rounding.");
+      "one that orders skip lists, then the dense ones for large grids and those for packed sequences, by "
+      "rounding.");
 }
