@@ -1,3 +1,4 @@
 // Every kernel of a code object.
+#include "aiter_exact.hip"
 #include "attention.hip"
 #include "pingpong.hip"
