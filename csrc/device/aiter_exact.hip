@@ -1,7 +1,7 @@
 // Forward attention for gfx942 with AITER's arithmetic: bf16, head dim 128, not causal, any Sq and Skv.
 //
-// Every result that reaches O or LSE comes from the instruction that AITER's fwd_hd128_bf16 kernels use, with
-// the operands that they give it, in their order; docs/kernel.md says what that order is. The schedule is that of
+// Every result that reaches O or LSE comes from the operation that AITER's fwd_hd128_bf16 kernels do, on the
+// operands that they give it, in their order; docs/kernel.md says what that order is. The schedule is that of
 // attention.hip, a workgroup of 4 waves and 128 query rows, except that a wave holds its 32 rows as one MFMA tile
 // and takes a tile of 64 KV rows in two steps of 32:
 //
@@ -65,6 +65,23 @@ LRA_DEVICE void mask_scores(Float16& scores, int valid_rows, int lane) {
     scores[i] = first_row(lane, i / kQuads) + i % 4 < valid_rows ? scores[i] : -__builtin_inff();
 }
 
+// v_add_f32 and v_mul_f32 with their operands in this order, which the compiler would exchange: of two NaN the
+// first one comes out, and rtz shows it.
+LRA_DEVICE float add(float a, float b) {
+  float result;
+  asm("v_add_f32_e32 %0, %1, %2" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+}
+LRA_DEVICE float multiply(float a, float b) {
+  float result;
+  asm("v_mul_f32_e32 %0, %1, %2" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+}
+// The wait state between v_exp_f32 and those, which the compiler doesn't know about.
+LRA_DEVICE void settle(Float16& exponentials, float& exponential) {
+  asm("s_nop 0" : "+v"(exponentials), "+v"(exponential));
+}
+
 struct OnlineSoftmax {
   float maximum;  // of the row; the same in both lanes that share it
   float sum;      // of this lane's share of unrounded P
@@ -75,14 +92,15 @@ struct OnlineSoftmax {
     for (int i = 0; i < kRegisters; i += 2)
       raised = __builtin_fmaxf(__builtin_fmaxf(scores[i], scores[i + 1]), raised);
     raised = __builtin_fmaxf(isa::bpermute(half_swap_address, raised), raised);
-    const float shrink = isa::exp2(c * (maximum - raised));
+    float shrink = isa::exp2(c * (maximum - raised));
     maximum = raised;
 
     const float offset = c * raised;
     for (int i = 0; i < kRegisters; ++i) scores[i] = isa::exp2(__builtin_fmaf(scores[i], c, -offset));
-    float tile_sum = scores[1] + scores[0];
-    for (int i = 2; i < kRegisters; ++i) tile_sum = scores[i] + tile_sum;
-    sum = tile_sum + shrink * sum;
+    settle(scores, shrink);
+    float tile_sum = add(scores[1], scores[0]);
+    for (int i = 2; i < kRegisters; ++i) tile_sum = add(scores[i], tile_sum);
+    sum = add(tile_sum, multiply(shrink, sum));
     return shrink;
   }
 };
@@ -117,10 +135,13 @@ LRA_DEVICE void store_output(const Output& output, float sum, BufferResource buf
   const float reciprocal = sum == 0.0f ? 0.0f : isa::rcp(sum);
   for (int d = 0; d < kDimTiles; ++d)
     for (int quad = 0; quad < kQuads; ++quad) {
-      float row[4];
-      for (int i = 0; i < 4; ++i) row[i] = reciprocal * output[d][4 * quad + i];
-      const Dword2 packed = {bf16::pack_output<kMode>(row[0], row[1]),
-                             bf16::pack_output<kMode>(row[2], row[3])};
+      Dword2 packed;
+      for (int i = 0; i < 2; ++i) {
+        // v_pk_mul_f32, reciprocal first: it decides which of two NaN comes out.
+        const int at = 4 * quad + 2 * i;
+        const Float2 pair = Float2{reciprocal, reciprocal} * Float2{output[d][at], output[d][at + 1]};
+        packed[i] = bf16::pack_output<kMode>(pair[0], pair[1]);
+      }
       isa::buffer_store_b64(packed, buffer, row_offset + (d * kMfma + first_row(lane, quad)) * 2);
     }
 }
@@ -194,7 +215,7 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   }
 
   if (rows == 0) return;
-  const float sum = isa::bpermute(half_swap_address, softmax.sum) + softmax.sum;
+  const float sum = add(isa::bpermute(half_swap_address, softmax.sum), softmax.sum);
   const uint32_t out_row_bytes = arguments.out_strides.row;
   const BufferResource out_buffer =
       isa::make_buffer(head_base(arguments.out, arguments.out_strides, batch, head) +
@@ -208,7 +229,8 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   // v_rcp_f32 of log2 e, which the compiler would compute more exactly.
   const float lse =
       __builtin_fmaf(isa::log2(sum), isa::rcp(isa::at_run_time(kLog2E)), softmax.maximum * scale);
-  const bool writes = lane_half(lane) == 0 && row < rows;
+  // Both lanes of a row store theirs in AITER's, the upper one last: they differ if the sum's halves are two NaN.
+  const bool writes = lane_half(lane) == 1 && row < rows;
   isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                         writes ? row * sizeof(float) : kOutOfBounds);
 }

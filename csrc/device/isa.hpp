@@ -14,6 +14,7 @@ namespace liteattention_rocm {
 
 using Bf16x4 = short __attribute__((ext_vector_type(4)));
 using Float16 = float __attribute__((ext_vector_type(16)));
+using Float2 = float __attribute__((ext_vector_type(2)));
 using Float4 = float __attribute__((ext_vector_type(4)));
 using Dword2 = uint32_t __attribute__((ext_vector_type(2)));
 using Dword4 = uint32_t __attribute__((ext_vector_type(4)));
