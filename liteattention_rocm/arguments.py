@@ -13,6 +13,8 @@ from .rounding import rounding_name
 HEAD_DIM = 128
 LAYOUTS = {"bshd": (0, 2, 1), "bhsd": (0, 1, 2)}  # where batch, head and row dimensions stand
 
+VARIANTS = ("fast", "aiter_exact")
+
 MAX_HEADS = 65535  # workgroups along y of a grid
 MAX_LENGTH = 2**31 - 1 - 128  # rows are counted in int32, rounded up to a workgroup of 128
 
@@ -66,6 +68,20 @@ def check_scale(scale) -> float:
     if not finite:
         raise ValueError(f"scale · log2(e) must be finite in float32, got scale={scale!r}")
     return float(scale)
+
+
+def check_variant(variant, scale: float) -> str:
+    """The numerical variant. ValueError for other names, and for a scale that "aiter_exact" can't take."""
+    if not isinstance(variant, str):
+        raise TypeError(f"variant must be a string, got {variant!r}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(map(repr, VARIANTS))}, got {variant!r}")
+    if variant == "aiter_exact" and not scale > 0:
+        raise ValueError(
+            f"scale must be above 0 for variant 'aiter_exact', got {scale!r}: AITER's kernel takes the "
+            "maximum of the scores before it scales them"
+        )
+    return variant
 
 
 def _check_strided_bf16(name, tensor, shape_hint) -> None:

@@ -33,8 +33,9 @@ class Hip:
     target: runtime.Target
     name = "hip"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
-        runtime.launch(self.target, inputs, out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding, variant="fast") -> None:
+        options = {"layout": layout, "scale": scale, "rounding": rounding, "variant": variant}
+        runtime.launch(self.target, inputs, out, lse, sizes, **options)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Triton:
     architecture: str
     name = "triton"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
+    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding, variant="fast") -> None:
+        _require_fast(self, variant)
         from .triton import attention
 
         options = {"layout": layout, "scale": scale, "rounding": rounding}
@@ -65,6 +67,13 @@ class Triton:
                 attention.skip_forward(
                     *tensors, part, read, write, threshold=threshold, backward=backward, **options
                 )
+
+
+def _require_fast(kernel, variant: str) -> None:
+    if variant != "fast":
+        raise RuntimeError(
+            f"variant {variant!r} runs in the HIP code object only, and kernel {kernel.name!r} serves q here"
+        )
 
 
 def _current(device: torch.device):
@@ -93,7 +102,8 @@ class Reference:
 
     name = "reference"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
+    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding, variant="fast") -> None:
+        _require_fast(self, variant)
         if sizes.empty:
             return
         from . import reference

@@ -4,7 +4,9 @@ import torch
 
 from . import arguments, dispatch, views
 
-_OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False"
+_OPTIONS = (
+    "float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False, str variant='fast'"
+)
 _INPUTS = "Tensor q, Tensor k, Tensor v"
 FUNCTIONAL = "liteattention_rocm::attention"
 OUT = "liteattention_rocm::attention_out"
@@ -14,7 +16,9 @@ torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}) -> (Tensor out, Te
 torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}) -> Tensor")
 
 
-def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def attention(
+    q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
     """softmax(q kᵀ · scale) v, not causal, for inference.
 
     GPU tensors run on their device and the caller's current stream: on an MI300X in the HIP code object, on
@@ -30,6 +34,8 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         layout: "bshd" or "bhsd".
         rounding: a `RoundMode` or its name; how probabilities and outputs become bfloat16.
         return_lse: also return the log-sum-exp of the scaled scores.
+        variant: "fast", or "aiter_exact" for the bits of AITER's own kernel of that rounding mode: slower, HIP
+            code object only, scale > 0. docs/kernel.md says what it follows.
 
     Any strides are honoured. Views whose last dimension is contiguous, whose address is a multiple of 16
     bytes, whose strides are multiples of 8 elements and whose row stride is at most 16 MiB run as they are,
@@ -41,15 +47,22 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
 
     Raises:
         TypeError: an argument's type or dtype.
-        ValueError: rank, head dim, layout, device, sizes, an overlapping out, or an input that requires grad
-            while grad mode is on.
-        RuntimeError: a device that no kernel here serves, or an error of the HIP runtime.
+        ValueError: rank, head dim, layout, variant, device, sizes, an overlapping out, or an input that
+            requires grad while grad mode is on.
+        RuntimeError: a device that no kernel here serves, or not in this variant, or an error of the HIP runtime.
     """
     arguments.check_tensor_types(q=q, k=k, v=v)
     rounding, scale = arguments.check_options(layout, rounding, scale)
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse must be a bool, got {return_lse!r}")
-    options = {"scale": scale, "layout": layout, "rounding": rounding, "return_lse": return_lse}
+    arguments.check_variant(variant, scale)
+    options = {
+        "scale": scale,
+        "layout": layout,
+        "rounding": rounding,
+        "return_lse": return_lse,
+        "variant": variant,
+    }
     if out is None:
         out, lse = torch.ops.liteattention_rocm.attention(q, k, v, **options)
     else:
@@ -63,19 +76,23 @@ def _new_lse(q, sizes, return_lse):
 
 
 @torch.library.impl(FUNCTIONAL, "default")
-def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"):
     rounding, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     kernel = dispatch.serving(q.device)
     out = q.new_empty(sizes.out_shape(layout))
     lse = _new_lse(q, sizes, return_lse)
-    kernel.launch((q, k, v), out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    kernel.launch((q, k, v), out, lse, sizes, layout=layout, scale=scale, rounding=rounding, variant=variant)
     return out, lse
 
 
 @torch.library.impl(OUT, "default")
-def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def _attention_out(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
     rounding, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
     if views.overlaps_itself(out):
@@ -86,22 +103,28 @@ def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", 
     kernel = dispatch.serving(q.device)
     lse = _new_lse(q, sizes, return_lse)
     place = out if views.runs_as_it_is(out, arguments.LAYOUTS[layout][2]) else q.new_empty(out.shape)
-    kernel.launch((q, k, v), place, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    kernel.launch(
+        (q, k, v), place, lse, sizes, layout=layout, scale=scale, rounding=rounding, variant=variant
+    )
     if place is not out:
         out.copy_(place)
     return lse
 
 
 @torch.library.register_fake(FUNCTIONAL)
-def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
 
 
 @torch.library.register_fake(OUT)
-def _attention_out_fake(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_out_fake(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
     return _new_lse(q, sizes, return_lse)

@@ -20,6 +20,7 @@ HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
 # plan chooses by shape and compute units. Read from the environment once, when this module is imported.
 FAMILY_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
 DENSE_FAMILIES = ("pingpong", "forward")
+AITER_EXACT_FAMILY = "aiter_exact"  # and the name of the variant that it is
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
@@ -106,17 +107,20 @@ def has_code_object(device: torch.device) -> bool:
 
 
 def kernel_symbol(family: str, rounding: str) -> str:
-    """The kernel of a family ("forward", "pingpong", "skip_forward") and rounding mode in the code object."""
+    """The kernel of a family ("forward", "pingpong", "aiter_exact", "skip_forward") and rounding mode in the code object."""
     return f"attention_{family}_{rounding}"
 
 
-def permitted_family(where: Target, sizes, rounding: str) -> str:
+def permitted_family(where: Target, sizes, rounding: str, variant: str = "fast") -> str:
     """The dense family to launch: "" for the plan's own choice; another where one is forced or the
-    self-test refused the plan's.
+    self-test refused the plan's. Variant "aiter_exact" has one family.
 
     Raises:
-        verdicts.RefusedVariant: every family failed the self-test in this rounding mode.
+        verdicts.RefusedVariant: every family of the variant failed the self-test in this rounding mode.
     """
+    if variant == AITER_EXACT_FAMILY:
+        verdicts.require(where, kernel_symbol(AITER_EXACT_FAMILY, rounding))
+        return AITER_EXACT_FAMILY
     if not verdicts.refused(where):
         return forced_family
     if forced_family:
@@ -165,7 +169,9 @@ def stream_for(where: Target, tensors: dict[str, torch.Tensor], written: Collect
         yield 0
 
 
-def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float, rounding: str) -> None:
+def launch(
+    where: Target, inputs, out, lse, sizes, *, layout: str, scale: float, rounding: str, variant: str = "fast"
+) -> None:
     """Launches one forward call on the current stream, unless there is nothing to write.
 
     The arguments have passed their checks and the kernel can address `out`. Of `inputs`, q, k and v, what it
@@ -173,7 +179,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
     """
     if sizes.empty:
         return
-    family = permitted_family(where, sizes, rounding)
+    family = permitted_family(where, sizes, rounding, variant)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
     with stream_for(where, {"q": q, "k": k, "v": v, "out": out, "lse": lse}, ("out", "lse")) as stream:

@@ -2,8 +2,8 @@
 //
 // Every result that reaches O or LSE comes from the operation that AITER's fwd_hd128_bf16 kernels do, on the
 // operands that they give it, in their order; docs/kernel.md says what that order is. The schedule is that of
-// attention.hip, a workgroup of 4 waves and 128 query rows, except that a wave holds its 32 rows as one MFMA tile
-// and takes a tile of 64 KV rows in two steps of 32:
+// attention.hip, a workgroup of 4 waves and 128 query rows, except that a wave holds its 32 rows as one MFMA
+// tile and takes a tile of 64 KV rows in two steps of 32:
 //
 //   scores      S^T = K·Q^T, a chain of 16 MFMAs
 //   softmax     m' = max(S, m); P = 2^fma(S, c, −m'·c); l = ΣP + shrink·l, shrink = 2^((m − m')·c)
@@ -65,8 +65,8 @@ LRA_DEVICE void mask_scores(Float16& scores, int valid_rows, int lane) {
     scores[i] = first_row(lane, i / kQuads) + i % 4 < valid_rows ? scores[i] : -__builtin_inff();
 }
 
-// v_add_f32 and v_mul_f32 with their operands in this order, which the compiler would exchange: of two NaN the
-// first one comes out, and rtz shows it.
+// v_add_f32 and v_mul_f32 with their operands in this order, which the compiler would exchange: of two NaN
+// the first one comes out, and rtz shows it.
 LRA_DEVICE float add(float a, float b) {
   float result;
   asm("v_add_f32_e32 %0, %1, %2" : "=v"(result) : "v"(a), "v"(b));
@@ -108,8 +108,8 @@ struct OnlineSoftmax {
 template <RoundMode kMode>
 LRA_DEVICE Bf16x4 probability_operand(const Float16& p, int quad) {
   const int i = 4 * quad;
-  return __builtin_bit_cast(Bf16x4, Dword2{bf16::pack_output<kMode>(p[i], p[i + 1]),
-                                           bf16::pack_output<kMode>(p[i + 2], p[i + 3])});
+  return __builtin_bit_cast(
+      Bf16x4, Dword2{bf16::pack_output<kMode>(p[i], p[i + 1]), bf16::pack_output<kMode>(p[i + 2], p[i + 3])});
 }
 
 template <RoundMode kMode>
@@ -153,7 +153,7 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
 
   // MODE before the first float operation: all of them use the scale.
   const float scale = isa::flush_float32_subnormals(arguments.scale);
-  const float c = __builtin_bit_cast(float, isa::uniform(__builtin_bit_cast(int, kLog2E * scale)));
+  const float c = __builtin_bit_cast(float, isa::uniform(__builtin_bit_cast(int, kLog2E* scale)));
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int lane = isa::lane();
@@ -168,11 +168,11 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   const int row = lane_column(lane);
 
   const uint32_t query_row_bytes = arguments.query_strides.row;
-  const Query query = load_query(
-      isa::make_buffer(head_base(arguments.query, arguments.query_strides, batch, head) +
-                           first * arguments.query_strides.row,
-                       rows == 0 ? 0 : span_bytes(rows, query_row_bytes)),
-      row, rows, query_row_bytes, lane);
+  const Query query =
+      load_query(isa::make_buffer(head_base(arguments.query, arguments.query_strides, batch, head) +
+                                      first * arguments.query_strides.row,
+                                  rows == 0 ? 0 : span_bytes(rows, query_row_bytes)),
+                 row, rows, query_row_bytes, lane);
 
   KvRows key{head_base(arguments.key, arguments.key_strides, batch, kv_head),
              static_cast<uint32_t>(arguments.key_strides.row)};
@@ -217,10 +217,9 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   if (rows == 0) return;
   const float sum = add(isa::bpermute(half_swap_address, softmax.sum), softmax.sum);
   const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer =
-      isa::make_buffer(head_base(arguments.out, arguments.out_strides, batch, head) +
-                           first * arguments.out_strides.row,
-                       span_bytes(rows, out_row_bytes));
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
   store_output<kMode>(output, sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
 
   const int64_t lse_row = (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first;
@@ -229,7 +228,8 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   // v_rcp_f32 of log2 e, which the compiler would compute more exactly.
   const float lse =
       __builtin_fmaf(isa::log2(sum), isa::rcp(isa::at_run_time(kLog2E)), softmax.maximum * scale);
-  // Both lanes of a row store theirs in AITER's, the upper one last: they differ if the sum's halves are two NaN.
+  // Both lanes of a row store theirs in AITER's, the upper one last: they differ if the sum's halves are two
+  // NaN.
   const bool writes = lane_half(lane) == 1 && row < rows;
   isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                         writes ? row * sizeof(float) : kOutOfBounds);

@@ -8,10 +8,10 @@ namespace liteattention_rocm::aiter_exact {
 
 using fragments::kChunkBytes;
 
-constexpr int kMfma = 32;         // rows and columns of a matrix tile
-constexpr int kKvRows = kMfma;    // of one softmax step
-constexpr int kRegisters = 16;    // of a matrix tile in a lane
-constexpr int kQuads = 4;         // groups of four consecutive rows among them
+constexpr int kMfma = 32;       // rows and columns of a matrix tile
+constexpr int kKvRows = kMfma;  // of one softmax step
+constexpr int kRegisters = 16;  // of a matrix tile in a lane
+constexpr int kQuads = 4;       // groups of four consecutive rows among them
 constexpr int kKvSteps = kKvRowsPerTile / kKvRows;
 constexpr int kDimTiles = kHeadDim / kMfma;
 constexpr int kDimSteps = kHeadDim / 16;  // b128 reads along the head dim, two MFMAs each
@@ -35,9 +35,9 @@ LRA_CONSTEXPR int operand_chunk(int lane, int dim_step) {
   return 2 * dim_step + lane_half(lane);
 }
 
-// V in LDS, transposed: 8 bytes hold the four kv rows of quad kv / 4 of one head dim. The 16 bytes that a lane
-// reads feed two MFMAs, of kv rows 0..7 and 8..15 of a run of 16. The XOR spreads head dims that are eight
-// apart, which are written together, and neighbours, which are read together, over all banks.
+// V in LDS, transposed: 8 bytes hold the four kv rows of quad kv / 4 of one head dim. The 16 bytes that a
+// lane reads feed two MFMAs, of kv rows 0..7 and 8..15 of a run of 16. The XOR spreads head dims that are
+// eight apart, which are written together, and neighbours, which are read together, over all banks.
 LRA_CONSTEXPR int value_lds_offset(int quad, int dim) {
   const int run = quad / 4, second = quad / 2 % 2, half = quad % 2;
   const int cell = dim % 8 * 16 + (dim / 8 ^ dim % 8);

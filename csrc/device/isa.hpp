@@ -110,7 +110,6 @@ LRA_DEVICE int uniform(int x) {
   return __builtin_amdgcn_readfirstlane(x);
 }
 
-
 // x, of which the compiler knows nothing.
 LRA_DEVICE float at_run_time(float x) {
   asm("" : "+v"(x));
@@ -118,7 +117,8 @@ LRA_DEVICE float at_run_time(float x) {
 }
 
 // s_setreg_imm32_b32 of MODE bits 4 to 9: float32 operations read and write subnormals as 0, those of float16
-// and float64 keep them; IEEE and DX10_CLAMP are off. Gives x back for operations that must come behind to use.
+// and float64 keep them; IEEE and DX10_CLAMP are off. Gives x back for operations that must come behind to
+// use.
 LRA_DEVICE float flush_float32_subnormals(float x) {
   asm volatile("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 6), 0xc" : "+s"(x));
   return x;
