@@ -34,8 +34,8 @@ def attention(
         layout: "bshd" or "bhsd".
         rounding: a `RoundMode` or its name; how probabilities and outputs become bfloat16.
         return_lse: also return the log-sum-exp of the scaled scores.
-        variant: "fast", or "aiter_exact" for the bits of AITER's own kernel of that rounding mode: slower, HIP
-            code object only, scale > 0. docs/kernel.md says what it follows.
+        variant: "fast", or "aiter_exact" for the bits of AITER's own kernel of that rounding mode: slower,
+            in the HIP code object only, and for a scale above 0.
 
     Any strides are honoured. Views whose last dimension is contiguous, whose address is a multiple of 16
     bytes, whose strides are multiples of 8 elements and whose row stride is at most 16 MiB run as they are,
@@ -49,7 +49,8 @@ def attention(
         TypeError: an argument's type or dtype.
         ValueError: rank, head dim, layout, variant, device, sizes, an overlapping out, or an input that
             requires grad while grad mode is on.
-        RuntimeError: a device that no kernel here serves, or not in this variant, or an error of the HIP runtime.
+        RuntimeError: a device that no kernel here serves, or none in this variant; an error of the HIP
+            runtime.
     """
     arguments.check_tensor_types(q=q, k=k, v=v)
     rounding, scale = arguments.check_options(layout, rounding, scale)

@@ -107,7 +107,7 @@ def has_code_object(device: torch.device) -> bool:
 
 
 def kernel_symbol(family: str, rounding: str) -> str:
-    """The kernel of a family ("forward", "pingpong", "aiter_exact", "skip_forward") and rounding mode in the code object."""
+    """The code object's kernel of a rounding mode and a family: one of those here, or "skip_forward"."""
     return f"attention_{family}_{rounding}"
 
 

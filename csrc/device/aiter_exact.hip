@@ -13,9 +13,6 @@
 #include "aiter_exact_fragments.hpp"
 #include "kv_rows.hpp"
 
-// A product and a sum are two instructions there.
-#pragma clang fp contract(off)
-
 namespace liteattention_rocm {
 namespace aiter_exact {
 namespace {
@@ -88,6 +85,7 @@ struct OnlineSoftmax {
 
   // Turns scores into P in place and returns the factor by which earlier sums and outputs shrink.
   LRA_DEVICE float update(Float16& scores, float c, int half_swap_address) {
+#pragma clang fp contract(off)
     float raised = maximum;
     for (int i = 0; i < kRegisters; i += 2)
       raised = __builtin_fmaxf(__builtin_fmaxf(scores[i], scores[i + 1]), raised);

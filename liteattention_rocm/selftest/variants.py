@@ -39,7 +39,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel. family: "forward", "pingpong", "aiter_exact", "skip" or "order". rounding: None where it has none."""
+    """One kernel.
+
+    family: "forward", "pingpong", "aiter_exact", "skip" or "order".
+    rounding: None where it has none.
+    """
 
     name: str
     family: str
