@@ -15,6 +15,8 @@ from .rounding import rounding_name
 HEAD_DIM = 128
 LAYOUTS = {"bshd": (0, 2, 1), "bhsd": (0, 1, 2)}  # where batch, head and row dimensions stand
 
+VARIANTS = ("fast", "aiter_exact")
+
 MAX_HEADS = 65535  # workgroups along y of a grid
 MAX_SEQUENCES = 65535  # workgroups along z of a grid
 MAX_LENGTH = 2**31 - 1 - 128  # rows are counted in int32, rounded up to a workgroup of 128
@@ -57,6 +59,7 @@ class Call:
     layout: str
     scale: float
     rounding: str
+    variant: str
     addressable: bool
     empty: bool
     bound: dict = field(default_factory=dict)
@@ -66,8 +69,8 @@ MAX_CALLS = 1024  # far more than a model has shapes
 _calls: dict[tuple, Call] = {}
 
 
-def check_call(q, k, v, scale, layout, rounding) -> Call:
-    """check_options and check_inputs, whose answer for calls that differ in addresses alone is kept.
+def check_call(q, k, v, scale, layout, rounding, variant="fast") -> Call:
+    """The checks of options and inputs; for calls that differ in addresses alone the answer is kept.
 
     Raises:
         TypeError, ValueError: as those do.
@@ -82,17 +85,18 @@ def check_call(q, k, v, scale, layout, rounding) -> Call:
         try:
             key = (
                 q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-                q.device, k.device, v.device, scale, layout, rounding,
+                q.device, k.device, v.device, scale, layout, rounding, variant,
             )  # fmt: skip
             if (call := _calls.get(key)) is not None:
                 return call
         except RuntimeError:  # what a nested tensor answers when asked for its shape
             key = None
     rounding, scale = check_options(layout, rounding, scale)
+    check_variant(variant, scale)
     sizes = check_inputs(q, k, v, layout)
     row_dim = LAYOUTS[layout][2]
     addressable = all(views.strides_run(x, row_dim) for x in (q, k, v))
-    call = Call(sizes, layout, scale, rounding, addressable, sizes.empty)
+    call = Call(sizes, layout, scale, rounding, variant, addressable, sizes.empty)
     if key is not None:
         if len(_calls) >= MAX_CALLS:
             _calls.clear()
@@ -126,6 +130,20 @@ def check_scale(scale) -> float:
     if not finite:
         raise ValueError(f"scale · log2(e) must be finite in float32, got scale={scale!r}")
     return float(scale)
+
+
+def check_variant(variant, scale: float) -> str:
+    """The numerical variant. ValueError for other names, and for a scale that "aiter_exact" can't take."""
+    if not isinstance(variant, str):
+        raise TypeError(f"variant must be a string, got {variant!r}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(map(repr, VARIANTS))}, got {variant!r}")
+    if variant == "aiter_exact" and not scale > 0:
+        raise ValueError(
+            f"scale must be above 0 for variant 'aiter_exact', got {scale!r}: AITER's kernel takes the "
+            "maximum of the scores before it scales them"
+        )
+    return variant
 
 
 def _check_strided_bf16(name, tensor, shape_hint, rank=4) -> None:

@@ -20,6 +20,7 @@ HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
 # plan chooses by shape and compute units. Read from the environment once, when this module is imported.
 FAMILY_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
 DENSE_FAMILIES = ("pingpong", "forward")
+AITER_EXACT_FAMILY = "aiter_exact"  # and the name of the variant that it is
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
@@ -117,17 +118,20 @@ def has_code_object(device: torch.device) -> bool:
 
 
 def kernel_symbol(family: str, rounding: str) -> str:
-    """The kernel of a family ("forward", "pingpong", "skip_forward") and rounding mode in the code object."""
+    """The code object's kernel of a rounding mode and a family: one of those here, or "skip_forward"."""
     return f"attention_{family}_{rounding}"
 
 
-def permitted_family(where: Target, sizes, rounding: str) -> str:
+def permitted_family(where: Target, sizes, rounding: str, variant: str = "fast") -> str:
     """The dense family to launch: "" for the plan's own choice; another where one is forced or the
-    self-test refused the plan's.
+    self-test refused the plan's. Variant "aiter_exact" has one family.
 
     Raises:
-        verdicts.RefusedVariant: every family failed the self-test in this rounding mode.
+        verdicts.RefusedVariant: every family of the variant failed the self-test in this rounding mode.
     """
+    if variant == AITER_EXACT_FAMILY:
+        verdicts.require(where, kernel_symbol(AITER_EXACT_FAMILY, rounding))
+        return AITER_EXACT_FAMILY
     if not verdicts.refused(where):
         return forced_family
     if forced_family:
@@ -184,7 +188,7 @@ def launch(where: Target, call: arguments.Call, q, k, v, out, lse) -> None:
     """
     if call.empty:
         return
-    family = permitted_family(where, call.sizes, call.rounding)
+    family = permitted_family(where, call.sizes, call.rounding, call.variant)
     query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if call.addressable and not (query | key | value) % views.ALIGNMENT_BYTES:
         kept = where.hip, where.device, where.compute_units, family, out.stride()

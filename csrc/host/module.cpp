@@ -188,7 +188,8 @@ PYBIND11_MODULE(_C, module) {
       py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, aiter_exact (scale > 0), or empty "
+      "for the plan's choice among the first two. "
       "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
@@ -285,10 +286,11 @@ PYBIND11_MODULE(_C, module) {
         names.push_back(kOrderKernel);
         names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         names.insert(names.end(), kVarlenKernels.begin(), kVarlenKernels.end());
+        names.insert(names.end(), kAiterExactKernels.begin(), kAiterExactKernels.end());
         return names;
       },
       "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
       "the "
-      "one that orders skip lists, then the dense ones for large grids and those for packed sequences, by "
-      "rounding.");
+      "one that orders skip lists, then by rounding the dense ones for large grids, those for packed "
+      "sequences and those with AITER's arithmetic.");
 }
