@@ -73,7 +73,7 @@ def check_call(q, k, v, scale, layout, rounding, variant="fast") -> Call:
     """The checks of options and inputs; for calls that differ in addresses alone the answer is kept.
 
     Raises:
-        TypeError, ValueError: as those do.
+        TypeError, ValueError: as check_options, check_variant and check_inputs.
     """
     key = None
     strided, bfloat16 = torch.strided, torch.bfloat16
