@@ -78,6 +78,8 @@ ForwardArguments checked_arguments(const ForwardCall& call) {
   arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_MIN);
   if (!std::isfinite(arguments.scale) || !std::isfinite(arguments.scale_log2e))
     refuse("scale", std::to_string(call.scale), "a number whose product with log2(e) is finite in float32");
+  if (call.kernel == DenseKernel::kAiterExact && !(call.scale > 0))
+    refuse("scale", std::to_string(call.scale), "a positive number for kernel aiter_exact");
   arguments.query_sign_mask = call.scale < 0 ? kFlipSigns : 0;
 
   const std::array<int64_t, 3> query_extents{problem.batch, problem.heads, problem.seqlen_q};
@@ -119,8 +121,15 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
   const Plan plan(call.problem, kernels.device, call.kernel);
   const auto rounding = static_cast<size_t>(call.rounding);
-  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
-  const hipFunction_t kernel = (pingpong ? kernels.pingpong : kernels.forward)[rounding];
+  const auto [functions, names] =
+      [&]() -> std::pair<const std::array<hipFunction_t, 3>&, const std::array<const char*, 3>&> {
+    switch (plan.kernel()) {
+    case DenseKernel::kPingpong: return {kernels.pingpong, kPingpongKernels};
+    case DenseKernel::kAiterExact: return {kernels.aiter_exact, kAiterExactKernels};
+    default: return {kernels.forward, kForwardKernels};
+    }
+  }();
+  const hipFunction_t kernel = functions[rounding];
 
   const CurrentDevice current(hip, device);
   size_t bytes = sizeof arguments;
@@ -132,7 +141,7 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
     if (const hipError_t error =
             hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2], plan.threads(),
                                      1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text((pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch));
+      hip.fail(error, launch_text(names[rounding], launch));
   }
 }
 

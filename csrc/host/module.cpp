@@ -2,12 +2,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
 #include "device/arguments.hpp"
+#include "host/bound.hpp"
 #include "host/code_objects.hpp"
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
 #include "host/skip.hpp"
+#include "host/varlen.hpp"
 
 namespace py = pybind11;
 using namespace liteattention_rocm;
@@ -74,6 +78,17 @@ void py_forward(int hip, int device, std::string_view arch, int compute_units, u
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
+BoundForward py_bind_forward(int hip, int device, std::string arch, int compute_units, int64_t batch,
+                             int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                             const Strides& query_strides, const Strides& key_strides,
+                             const Strides& value_strides, const Strides& out_strides, double scale,
+                             int rounding, std::string_view kernel) {
+  const ForwardCall call =
+      forward_call(0, 0, 0, 0, 0, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides, key_strides,
+                   value_strides, out_strides, scale, rounding, 0, kernel);
+  return {hip, device, std::move(arch), compute_units, call};
+}
+
 void py_skip_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
                      uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads,
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
@@ -91,6 +106,19 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                       backward,
                       votes_count};
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
+}
+
+void py_varlen_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
+                       uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t heads,
+                       int64_t kv_heads, int64_t total_q, int64_t total_k, const Strides& query_strides,
+                       const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
+                       double scale, int rounding, uint64_t stream, uint64_t cu_seqlens_q,
+                       uint64_t cu_seqlens_k, int64_t sequences, int64_t max_seqlen_q) {
+  const VarlenCall call{forward_call(query, key, value, out, lse, 1, heads, kv_heads, total_q, total_k,
+                                     query_strides, key_strides, value_strides, out_strides, scale, rounding,
+                                     stream),
+                        cu_seqlens_q, cu_seqlens_k, sequences, max_seqlen_q};
+  without_gil([&] { varlen_forward(hip, device, arch, compute_units, call); });
 }
 
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
@@ -137,6 +165,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "is_simulator", [](int hip) { return hip_library(hip).simulator_last_error != nullptr; },
       py::arg("hip"), "Whether that library is the gfx942 simulator.");
+  module.def(
+      "environment",
+      [](const char* name) -> py::object {
+        const char* value = std::getenv(name);
+        return value ? py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefault(value)) : py::none();
+      },
+      py::arg("name"), "A variable of the environment, or None: os.environ.get without its cost.");
   module.def("set_interrupt_check", &set_interrupt_check, py::arg("hip"),
              "Lets Ctrl-C end a simulated launch. Does nothing for other libraries.");
   module.def(
@@ -154,10 +189,27 @@ PYBIND11_MODULE(_C, module) {
       py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, aiter_exact (scale > 0), or empty "
+      "for the plan's choice among the first two. "
       "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
+  py::class_<BoundForward>(module, "BoundForward",
+                           "A forward call that is complete but for its addresses and stream; takes what "
+                           "forward takes.")
+      .def(py::init(&py_bind_forward), py::arg("hip"), py::arg("device"), py::arg("arch"),
+           py::arg("compute_units"), py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+           py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"),
+           py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"), py::arg("rounding"),
+           py::arg("kernel") = "")
+      .def(
+          "launch",
+          [](const BoundForward& call, uint64_t query, uint64_t key, uint64_t value, uint64_t out,
+             uint64_t lse,
+             uint64_t stream) { without_gil([&] { call.launch({query, key, value, out, lse}, stream); }); },
+          py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"),
+          py::arg("stream"),
+          "As forward. Simulated launches may touch these tensors meanwhile, and store to out and lse.");
   module.def(
       "skip_forward", &py_skip_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
@@ -172,6 +224,16 @@ PYBIND11_MODULE(_C, module) {
       "heads, query tiles], the query tile that each workgroup takes, or 0. "
       "kernel: forward or empty, or pingpong, whose workgroups take three query tiles: order is then uint32 "
       "[batch, heads, ceil(query tiles / 3)].");
+  module.def(
+      "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
+      py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
+      py::arg("lse"), py::arg("heads"), py::arg("kv_heads"), py::arg("total_q"), py::arg("total_k"),
+      py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("cu_seqlens_q"),
+      py::arg("cu_seqlens_k"), py::arg("sequences"), py::arg("max_seqlen_q"),
+      "As forward, but over packed sequences, in one launch: sequence i has the rows from entry i of "
+      "cu_seqlens_q and cu_seqlens_k, int32 [sequences + 1], up to entry i + 1. lse is float32 [heads, "
+      "total_q] or 0. A sequence without keys gets zeros and a log-sum-exp of -inf.");
   module.def(
       "skip_order",
       [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
@@ -227,9 +289,11 @@ PYBIND11_MODULE(_C, module) {
         names.push_back(kOrderKernel);
         names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         names.insert(names.end(), kSkipPingpongKernels.begin(), kSkipPingpongKernels.end());
+        names.insert(names.end(), kVarlenKernels.begin(), kVarlenKernels.end());
+        names.insert(names.end(), kAiterExactKernels.begin(), kAiterExactKernels.end());
         return names;
       },
       "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
-      "the one that orders skip lists, then the dense ones for large grids by rounding and the skipping ones "
-      "made from them.");
+      "the one that orders skip lists, then by rounding the dense ones for large grids, the skipping ones made "
+      "from them, those for packed sequences and those with AITER's arithmetic.");
 }

@@ -57,10 +57,10 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them; "skip" or "skip-pingpong", the skipping kernels on their schedules; or "aiter". path: of another
-    code object of ours, with the geometry and arguments of the installed one, or of another folder of
-    AITER's; None: the embedded one, and AITER's where `find` looks. listed: share of the KV tiles that a
-    skipping kernel visits, evenly spaced, the same for all query rows.
+    of them; "aiter_exact", ours with AITER's arithmetic; "skip" or "skip-pingpong", the skipping kernels on
+    their schedules; or "aiter". path: of another code object of ours, with the geometry and arguments of the
+    installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find` looks.
+    listed: share of the KV tiles that a skipping kernel visits, evenly spaced, the same for all query rows.
     """
 
     source: str
@@ -227,5 +227,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-SOURCES = ("ours", "forward", "pingpong", "skip", "skip-pingpong", "aiter")
+SOURCES = ("ours", "forward", "pingpong", "aiter_exact", "skip", "skip-pingpong", "aiter")
 KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}
