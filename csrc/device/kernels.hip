@@ -1,4 +1,5 @@
 // Every kernel of a code object.
-#include "aiter_exact.hip"
 #include "attention.hip"
 #include "pingpong.hip"
+
+#include "aiter_exact.hip"
