@@ -4,13 +4,26 @@ import argparse
 import os
 import sys
 
-from .commands import calibrate, check, compare, coverage, debug, doctor, inspect, profile, selftest, speed
+from .commands import (
+    agree,
+    calibrate,
+    check,
+    compare,
+    coverage,
+    debug,
+    doctor,
+    inspect,
+    profile,
+    selftest,
+    speed,
+)
 
 COMMANDS = {
     "doctor": doctor,
     "inspect": inspect,
     "coverage": coverage,
     "check": check,
+    "agree": agree,
     "selftest": selftest,
     "calibrate": calibrate,
     "profile": profile,

@@ -1,5 +1,6 @@
 // Every kernel of a code object.
-#include "aiter_exact.hip"
 #include "attention.hip"
 #include "pingpong.hip"
 #include "varlen.hip"
+
+#include "aiter_exact.hip"
