@@ -4,7 +4,19 @@ import argparse
 import os
 import sys
 
-from .commands import calibrate, check, compare, coverage, debug, doctor, inspect, profile, selftest, speed
+from .commands import (
+    bench,
+    calibrate,
+    check,
+    compare,
+    coverage,
+    debug,
+    doctor,
+    inspect,
+    profile,
+    selftest,
+    speed,
+)
 
 COMMANDS = {
     "doctor": doctor,
@@ -14,6 +26,7 @@ COMMANDS = {
     "selftest": selftest,
     "calibrate": calibrate,
     "profile": profile,
+    "bench": bench,
     "speed": speed,
     "debug": debug,
     "compare": compare,
