@@ -23,6 +23,13 @@ DENSE_FAMILIES = ("pingpong", "forward")
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
+# In how many pieces the HIP kernels take KV: 1, unsplit; 0, where the plan says that it pays; more, every query
+# block in so many. Unset: 0, or 1 where the kernel is forced. Read once, too.
+PIECES_VARIABLE = "LITEATTENTION_ROCM_HIP_PIECES"
+_pieces = os.environ.get(PIECES_VARIABLE, "")
+if _pieces and not (_pieces.isascii() and _pieces.isdigit() and int(_pieces) < 2**31):
+    raise ValueError(f"{PIECES_VARIABLE} must be a number from 0 to 2147483647 or empty, got {_pieces!r}")
+forced_pieces: int | None = int(_pieces) if _pieces else None
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
 
@@ -133,6 +140,30 @@ def permitted_family(where: Target, sizes, rounding: str) -> str:
     return ""
 
 
+def permitted_pieces(where: Target, family: str, rounding: str) -> int:
+    """In how many pieces a launch of a family ("": of the plan's choice) may take KV, as `_C.plan` counts them:
+    1 where the self-test refused a kernel that splits or the merge.
+
+    Raises:
+        verdicts.RefusedVariant: a split is forced that the self-test refused.
+    """
+    pieces = forced_pieces if forced_pieces is not None else 1 if forced_family else 0
+    if pieces == 1 or not verdicts.refused(where):
+        return pieces
+    kernels = [*(f"{one}_split" for one in ([family] if family else DENSE_FAMILIES)), "merge"]
+    try:
+        for kernel in kernels:
+            verdicts.require(where, kernel_symbol(kernel, rounding))
+    except verdicts.RefusedVariant:
+        if forced_pieces:
+            raise
+        return 1
+    return pieces
+
+
+_workspace_bytes = functools.lru_cache(1024)(_C.workspace_bytes)
+
+
 def prepare(device, rounding: str | None = None) -> None:
     """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
 
@@ -174,9 +205,15 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
     if sizes.empty:
         return
     family = permitted_family(where, sizes, rounding)
+    pieces = permitted_pieces(where, family, rounding)
+    shape = sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv
+    workspace_bytes = 0 if pieces == 1 else _workspace_bytes(*shape, where.compute_units, family, pieces)
+    # Of the stream that the launch is on, so that it may be used again right after it.
+    workspace = out.new_empty(workspace_bytes, dtype=torch.uint8)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
-    with stream_for(where, {"q": q, "k": k, "v": v, "out": out, "lse": lse}, ("out", "lse")) as stream:
+    tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "workspace": workspace}
+    with stream_for(where, tensors, ("out", "lse", "workspace")) as stream:
         _C.forward(
             where.hip,
             where.device,
@@ -187,11 +224,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             v.data_ptr(),
             out.data_ptr(),
             lse.data_ptr() if lse.numel() else 0,
-            sizes.batch,
-            sizes.heads,
-            sizes.kv_heads,
-            sizes.seqlen_q,
-            sizes.seqlen_kv,
+            *shape,
             views.kernel_strides(q, dimensions),
             views.kernel_strides(k, dimensions),
             views.kernel_strides(v, dimensions),
@@ -200,4 +233,7 @@ def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float,
             ROUNDINGS[rounding].value,
             stream,
             family,
+            pieces,
+            workspace.data_ptr() if workspace_bytes else 0,
+            workspace_bytes,
         )
