@@ -303,7 +303,7 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
     }
     for (int q = 0; q < kQueryTiles; ++q)
       store_partial(output[q], softmax[q].maximum, sum_over_groups(softmax[q].sum, (lane_again ^ 32) * 4),
-                    partial_buffer(anew, again.partial, wave * kQueryTiles + q), lane_again);
+                    partial_address(anew, again.partial, wave * kQueryTiles + q), lane_again);
   } else if constexpr (Walk::kVotes) {
     isa::wait_for_loads();
     store_results<kMode>(isa::scalar_arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,

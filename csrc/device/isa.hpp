@@ -123,11 +123,6 @@ LRA_DEVICE Dword4 buffer_load_b128(BufferResource buffer, uint32_t offset) {
   return __builtin_amdgcn_raw_buffer_load_b128(buffer, offset, 0, 0);
 }
 
-// buffer_load_dword with a byte offset per lane.
-LRA_DEVICE uint32_t buffer_load_b32(BufferResource buffer, uint32_t offset) {
-  return __builtin_amdgcn_raw_buffer_load_b32(buffer, offset, 0, 0);
-}
-
 // buffer_store_dwordx4 with a byte offset per lane.
 LRA_DEVICE void buffer_store_b128(Dword4 value, BufferResource buffer, uint32_t offset) {
   __builtin_amdgcn_raw_buffer_store_b128(value, buffer, offset, 0, 0);

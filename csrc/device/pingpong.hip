@@ -136,7 +136,7 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
     if (share.partial >= 0) {
       for (int q = 0; q < kQueryTilesPerWave; ++q)
         store_partial(output[q], maximum[q], sum_over_groups(sums[q], half_swap_address),
-                      partial_buffer(arguments, share.partial, wave * kQueryTilesPerWave + q), lane);
+                      partial_address(arguments, share.partial, wave * kQueryTilesPerWave + q), lane);
       return;
     }
   }

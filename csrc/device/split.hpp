@@ -60,26 +60,37 @@ constexpr bool kSplits = false;
 template <>
 constexpr bool kSplits<SplitArguments> = true;
 
-LRA_DEVICE BufferResource partial_buffer(const SplitArguments& arguments, int partial, int fragment) {
+// A partial result in global memory. It is whole, whether its query rows exist or not: no bounds are needed.
+using PartialAddress = __attribute__((address_space(1))) char*;
+LRA_DEVICE PartialAddress partial_address(const SplitArguments& arguments, int partial, int fragment) {
   const int64_t index = static_cast<int64_t>(partial) * arguments.fragments + fragment;
-  return isa::make_buffer(arguments.partials + index * kPartialBytes, kPartialBytes);
+  return (PartialAddress)arguments.partials + index * kPartialBytes;
+}
+template <typename Value>
+LRA_DEVICE __attribute__((address_space(1))) Value& lane_value(PartialAddress address, int offset, int lane) {
+  return *(__attribute__((address_space(1))) Value*)(address + offset + lane * sizeof(Value));
+}
+LRA_DEVICE auto& partial_output(PartialAddress address, int dim_tile, int lane) {
+  return lane_value<Float4>(address, dim_tile * fragments::kWaveSize * sizeof(Float4), lane);
+}
+LRA_DEVICE auto& partial_maximum(PartialAddress address, int lane) {
+  return lane_value<float>(address, kPartialOutputBytes, lane);
+}
+LRA_DEVICE auto& partial_sum(PartialAddress address, int lane) {
+  return lane_value<float>(address, kPartialOutputBytes + kPartialMaximumBytes, lane);
 }
 
-// Stores what the merge needs of 16 query rows: `sum` over all lanes of a row.
+// Stores what the merge needs of 16 query rows. maximum, sum: of the lane's row.
 template <typename Output>
-LRA_DEVICE void store_partial(const Output& output, float maximum, float sum, BufferResource buffer,
+LRA_DEVICE void store_partial(const Output& output, float maximum, float sum, PartialAddress address,
                               int lane) {
   for (int d = 0; d < kDimTiles; ++d) {
     Float4 registers;
     for (int r = 0; r < 4; ++r) registers[r] = output_at(output, d, r);
-    isa::buffer_store_b128(__builtin_bit_cast(Dword4, registers), buffer,
-                           (d * fragments::kWaveSize + lane) * fragments::kChunkBytes);
+    partial_output(address, d, lane) = registers;
   }
-  const uint32_t place = fragments::lane_group(lane) == 0
-                             ? kPartialOutputBytes + fragments::lane_column(lane) * sizeof(float)
-                             : kOutOfBounds;
-  isa::buffer_store_b32(__builtin_bit_cast(uint32_t, maximum), buffer, place);
-  isa::buffer_store_b32(__builtin_bit_cast(uint32_t, sum), buffer, place + kPartialRows * sizeof(float));
+  partial_maximum(address, lane) = maximum;
+  partial_sum(address, lane) = sum;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace liteattention_rocm {
 // `whole_blocks` have a workgroup each; each of the `split_blocks` behind them has `pieces` workgroups, which
 // share its KV tiles evenly and leave partial results.
 struct SplitArguments : ForwardArguments {
-  char* partials;        // [pieces, split_blocks, fragments] of kPartialBytes
+  char* partials;        // float32 [pieces, split_blocks, fragments] of kPartialBytes
   int32_t query_tiles;   // of a head
   int32_t whole_blocks;  // the workgroups of the grid are whole_blocks + pieces · split_blocks
   int32_t split_blocks;
@@ -20,11 +20,12 @@ struct SplitArguments : ForwardArguments {
   int32_t padding;
 };
 
-// The partial result of 16 query rows: O^T as the registers of a wave hold it, not divided, 8 float4 a lane;
-// then per row the maximum of its scores and the sum of its probabilities.
+// The partial result of 16 query rows, as a wave's registers hold it: O^T, not divided, a float4 a lane for
+// each of 8 dim tiles; then the maximum of the lane's row and the row's sum of probabilities.
 constexpr int kPartialRows = 16;
 constexpr int kPartialOutputBytes = kPartialRows * kHeadDim * 4;
-constexpr int kPartialBytes = kPartialOutputBytes + 2 * kPartialRows * 4;
+constexpr int kPartialMaximumBytes = 64 * 4;
+constexpr int kPartialBytes = kPartialOutputBytes + 2 * kPartialMaximumBytes;
 
 constexpr int kMergeThreads = 256;  // a wave merges the partial results of 16 query rows
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double kBytesPerClock = 8;
 // From the end of one kernel of a stream to the first wave of the next, about 5 µs at 2 GHz: an assumption.
 constexpr double kLaunchClocks = 10'000;
-// The merge reads a row's pieces one after the other, from HBM.
+// The merge of a row takes its pieces one after the other: the latency of HBM, and their addition.
 constexpr double kMergeClocksPerPiece = 1'000;
 // A split must be modelled as this much cheaper.
 constexpr double kLeastGain = 0.02;
@@ -70,15 +70,20 @@ std::optional<Split> cheapest_split(const KernelTraits& kernel, int64_t blocks, 
       (1 - kLeastGain) * unsplit_clocks(kernel, static_cast<double>(blocks), kv_tiles, compute_units);
   std::optional<Split> cheapest;
   if (rest == 0) return cheapest;
-  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
-    const int64_t pieces = std::min({rounds * places / rest, kv_tiles, kMostPieces});
-    const Split split{blocks - rest, rest, pieces};
-    if (pieces < 2 || !fits_grid(kernel, split)) continue;
+  const auto consider = [&](int64_t pieces) {
+    const Split split{blocks - rest, rest, std::min({pieces, kv_tiles, kMostPieces})};
+    if (split.pieces < 2 || !fits_grid(kernel, split)) return;
     const double clocks = split_clocks(kernel, split, kv_tiles, compute_units);
-    if (clocks >= least) continue;
+    if (clocks >= least) return;
     least = clocks;
     cheapest = split;
-  }
+  };
+  // The most pieces that so many rounds take; and where one round takes more than that, the least sum of what
+  // shrinks with them and what grows.
+  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) consider(rounds * places / rest);
+  const double best =
+      std::sqrt(static_cast<double>(kv_tiles) * kernel.alone.per_kv_tile / kMergeClocksPerPiece);
+  if (best < static_cast<double>(places) / static_cast<double>(rest)) consider(std::lround(best));
   return cheapest;
 }
 

@@ -17,7 +17,7 @@ from .recording import Recording
 
 HEAD_DIM = 128
 _AITER_QUERY_ROWS, _AITER_KV_ROWS = 256, 32
-_PARTIAL_ROWS, _PARTIAL_BYTES = 16, 8320  # csrc/device/split_arguments.hpp
+_PARTIAL_ROWS, _PARTIAL_BYTES = 16, 8704  # csrc/device/split_arguments.hpp
 _SPLIT, _PIECE = "_split", "_piece"
 
 
