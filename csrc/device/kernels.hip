@@ -1,5 +1,6 @@
 // Every kernel of a code object.
 #include "attention.hip"
+#include "merge.hip"
 #include "pingpong.hip"
 #include "varlen.hip"
 
