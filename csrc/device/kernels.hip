@@ -1,6 +1,8 @@
 // Every kernel of a code object.
-#include "aiter_exact.hip"
 #include "attention.hip"
+#include "merge.hip"
 #include "pingpong.hip"
 #include "pingpong_skip.hip"
 #include "varlen.hip"
+
+#include "aiter_exact.hip"

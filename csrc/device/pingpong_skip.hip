@@ -123,7 +123,7 @@ LRA_DEVICE void skip_attention() {
       reinterpret_cast<uint64_t>(arguments.write_list) - reinterpret_cast<uint64_t>(arguments.read_list);
   const uint32_t last_word = (arguments.words - 1) * sizeof(uint32_t);
   const bool backward = arguments.backward;
-  Output output[kQueryTilesPerWave];
+  OutputRegisters output[kQueryTilesPerWave];
   asm volatile(
 #include "pingpong_loop.inl"
       : "={v[0:31]}"(output[0]), "={v[32:63]}"(output[1]), "={v[64:95]}"(output[2]), "={v228}"(maximum[0]),
