@@ -23,8 +23,8 @@ DENSE_FAMILIES = ("pingpong", "forward")
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
-# In how many pieces the HIP kernels take KV: 1, unsplit; 0, where the plan says that it pays; more, every query
-# block in so many. Unset: 0, or 1 where the kernel is forced. Read once, too.
+# In how many pieces the HIP kernels take KV: 1, unsplit; 0, where the plan says that it pays; more, every
+# query block in so many. Unset: 0, or 1 where the kernel is forced. Read once, too.
 PIECES_VARIABLE = "LITEATTENTION_ROCM_HIP_PIECES"
 _pieces = os.environ.get(PIECES_VARIABLE, "")
 if _pieces and not (_pieces.isascii() and _pieces.isdigit() and int(_pieces) < 2**31):
@@ -141,8 +141,8 @@ def permitted_family(where: Target, sizes, rounding: str) -> str:
 
 
 def permitted_pieces(where: Target, family: str, rounding: str) -> int:
-    """In how many pieces a launch of a family ("": of the plan's choice) may take KV, as `_C.plan` counts them:
-    1 where the self-test refused a kernel that splits or the merge.
+    """In how many pieces a launch of a family ("": of the plan's choice) may take KV, as `_C.plan` counts
+    them: 1 where the self-test refused a kernel that splits or the merge.
 
     Raises:
         verdicts.RefusedVariant: a split is forced that the self-test refused.

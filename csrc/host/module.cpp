@@ -257,6 +257,21 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "kernel_names",
       [] {
+        std::vector<std::string> names;
+        const auto append = [&](const auto& more) { names.insert(names.end(), more.begin(), more.end()); };
+        append(kForwardKernels);
+        append(kForwardSplitKernels);
+        append(kSkipKernels);
+        names.push_back(kOrderKernel);
+        append(kMergeKernels);
+        append(kPingpongKernels);
+        append(kPingpongSplitKernels);
+        return names;
+      },
+      "Architectures with an embedded code object.");
+  module.def(
+      "kernel_names",
+      [] {
         std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
         names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
         names.push_back(kOrderKernel);
@@ -265,8 +280,9 @@ PYBIND11_MODULE(_C, module) {
           names.insert(names.end(), more->begin(), more->end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
-      "the "
-      "one that orders skip lists, then the dense ones for large grids by rounding, then those of both that "
-      "split KV, and the merge.");
+      "Kernels of every code object, each group by rounding: the dense ones of 128 query rows, those that "
+      "split "
+      "KV, the skipping ones, the one that orders skip lists, the merge of a split, the dense ones of 384 "
+      "query "
+      "rows, and those that split KV.");
 }

@@ -31,8 +31,8 @@ class SplitProblem(problems.Problem):
         return f"{super().__str__()}, {self.pieces} pieces{whole}"
 
 
-# Pieces of equal and unequal length, a part-filled last tile in a piece of its own and not, whole blocks beside
-# split ones, waves without rows; numbers of pieces that leave every remainder of the merge's unrolled loop.
+# Pieces of equal and unequal length, a part-filled last tile in a piece of its own and not, whole blocks
+# beside split ones, waves without rows.
 SPLIT_PROBLEMS = (
     SplitProblem(40, 189, pieces=2),
     SplitProblem(150, 330, heads=2, kv_heads=1, strided=True, pieces=3, whole=1),
@@ -94,7 +94,8 @@ class SplitOperands(problems.Operands):
 
 
 def split_problems_for(kernel: str, chosen=()) -> tuple:
-    """What a splitting kernel or the merge is run on: `chosen`, split where there are tiles enough, or a set."""
+    """What a splitting kernel or the merge is run on: `chosen`, split where there are tiles enough, or its
+    set."""
     if chosen:
         return tuple(map(as_split_problem, chosen))
     if "merge" in kernel:

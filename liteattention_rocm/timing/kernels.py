@@ -59,9 +59,9 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them, unsplit; "skip", the skipping kernel with every tile listed; or "aiter". Of a plan that splits KV:
-    "forward_split" or "pingpong_split", whose traces are whole query blocks. path: of another code object of
-    ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
+    of them, unsplit; "skip", the skipping kernel with every tile listed; or "aiter". Of a plan that splits
+    KV: "forward_split" or "pingpong_split", whose traces are whole query blocks. path: of another code object
+    of ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
     embedded one, and AITER's where `find` looks.
     """
 

@@ -153,7 +153,9 @@ def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | Non
                 "kernel": one.traces.description["kernel"],
                 "workgroups": one.stage.workgroups,
                 "kv_rows": one.stage.shape.seqlen_kv,
-                "time_ms": {name: device.stage_ms(one, parameter_set) for name, parameter_set in sets.items()},
+                "time_ms": {
+                    name: device.stage_ms(one, parameter_set) for name, parameter_set in sets.items()
+                },
             }
             for one in traces.stages
         ],
