@@ -60,9 +60,9 @@ class Kernel:
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
     of them, unsplit; "aiter_exact", ours with AITER's arithmetic; "skip", the skipping kernel with every
-    tile listed; or "aiter". Of a plan that splits KV:
-    "forward_split" or "pingpong_split", whose traces are whole query blocks. path: of another code object of
-    ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
+    tile listed; or "aiter". Of a plan that splits KV: "forward_split" or "pingpong_split", whose traces are
+    whole query blocks. path: of another code object of ours, with the geometry and arguments of the installed
+    one, or of another folder of AITER's; None: the
     embedded one, and AITER's where `find` looks.
     """
 
