@@ -175,8 +175,8 @@ def test_wheel_installs_runs_and_goes_away(built, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     python = environment / "bin" / "python"
     (site,) = (environment / "lib").glob("python*/site-packages")
-    # torch and the declared dependencies, but no editable install of this package: that takes a .pth file, which
-    # is read in this environment's own folder alone.
+    # torch and the declared dependencies, but no editable install of this package: its .pth file
+    # is not read there.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (site / "others.pth").write_text("\n".join(others) + "\n")
 
