@@ -58,7 +58,7 @@ def test_kernels_take_the_argument_struct_of_the_host():
     bytes_by_layout = struct.calcsize("<5Q12q4i2fIi")
     kernels = code_object.parse(_C.code_object("gfx942")).kernels
     dense = [kernel for kernel in kernels if "skip" not in kernel.name]
-    assert len(dense) == 6
+    assert len(dense) == 9
     for kernel in dense:
         first = kernel.arguments[0]
         assert (first.offset, first.size, first.kind) == (0, bytes_by_layout, "by_value")

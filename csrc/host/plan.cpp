@@ -23,8 +23,8 @@ constexpr std::array<KernelTraits, 3> kKernelTraits = {{
     {"aiter_exact",
      kQueryRowsPerWorkgroup,
      kThreadsPerWorkgroup,
-     {5500, 5400},
-     KernelTraits::Clocks{7700, 7750}},
+     {4000, 4620},
+     KernelTraits::Clocks{7300, 6340}},
 }};
 
 // A dispatch counts work-items in 32 bits.
