@@ -6,6 +6,7 @@ import sys
 
 from .commands import (
     agree,
+    bench,
     calibrate,
     check,
     compare,
@@ -27,6 +28,7 @@ COMMANDS = {
     "selftest": selftest,
     "calibrate": calibrate,
     "profile": profile,
+    "bench": bench,
     "speed": speed,
     "debug": debug,
     "compare": compare,

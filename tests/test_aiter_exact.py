@@ -259,6 +259,19 @@ def test_the_kernel_of_the_variant_runs(monkeypatch):
             assert list(simulator.statistics()["kernels"]) == [f"attention_aiter_exact_{rounding}"]
 
 
+@pytest.mark.parametrize("sizes", [(1, 12, 12, 32760, 32760), (1, 1, 1, 40, 60_000)])
+def test_the_plan_never_splits_and_never_chooses_it(sizes):
+    for compute_units in (304, 80, 1):
+        assert _C.plan(*sizes, compute_units)["kernel"] in runtime.DENSE_FAMILIES
+        for pieces in (0, 1, 3):
+            plan = _C.plan(*sizes, compute_units, "aiter_exact", pieces)
+            assert plan["grid"] == (-(-sizes[3] // 128), sizes[1], 1) and plan["block"] == (256, 1, 1)
+            assert [launch["grid"] for launch in plan["launches"]] == [plan["grid"]]
+            tiles, share = plan["kv_tiles"], plan["workgroups_per_compute_unit"]
+            clocks = share // 2 * (7300 + 6340 * tiles) + share % 2 * (4000 + 4620 * tiles)
+            assert plan["modelled_clocks"] == clocks
+
+
 def test_operators_under_compilation():
     q, k, v = Case("N(0,1)", "rtne", 17, 33).inputs()
     options = {"variant": "aiter_exact", "return_lse": True}

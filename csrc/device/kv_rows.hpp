@@ -2,14 +2,13 @@
 #pragma once
 
 #include "bf16.hpp"
-#include "fragments.hpp"
+#include "rows.hpp"
 
 namespace liteattention_rocm {
 namespace {
 
 using namespace fragments;
 
-constexpr uint32_t kOutOfBounds = 0x80000000;  // beyond every buffer's size: loads give 0, stores drop
 constexpr int kFetchesPerThread = 4;
 static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
 
@@ -25,15 +24,6 @@ struct KvRows {
 struct Fetched {
   Dword4 chunks[kFetchesPerThread];
 };
-
-LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
-  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
-}
-
-// Bytes from the first row to the end of the last of `rows` rows.
-LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
-  return (rows - 1) * row_bytes + kRowBytes;
-}
 
 // Fetches chunk `chunk` of rows first_row + i·row_step. Rows from `rows` on read as 0: by the buffer's size
 // where rows lie apart, by index where they overlap (a stride below a row, as expand() makes).
