@@ -118,7 +118,8 @@ def test_lists_are_ordered_as_they_should_be(monkeypatch):
 
 
 def test_rounding_modes_differ_in_exact_cases():
-    for family in ("forward", "pingpong", "skip_forward", "forward_split", "pingpong_split", "merge"):
+    families = ("forward", "pingpong", "aiter_exact", "skip_forward", "forward_split", "pingpong_split", "merge")
+    for family in families:
         entries = [judging.recorded()[f"attention_{family}_{mode}"] for mode in ("rtne", "rtna", "rtz")]
         for case in EXACT:
             assert len({entry[case.name]["sha256"] for entry in entries}) == 3, (family, case.name)
