@@ -52,14 +52,34 @@ def test_amd_without_spills(architecture, rounding, options):
     assert "v_mfma" in compiled.asm["amdgcn"]
 
 
-@pytest.mark.parametrize(("rounding", "options"), [("rtne", {}), ("rtz", {"listed": True})], ids=str)
+@pytest.mark.parametrize(
+    ("rounding", "options"),
+    [
+        ("rtne", {}),
+        ("rtne", {"described": "bshd"}),
+        ("rtz", {"described": "bhsd", "listed": True}),
+        pytest.param("rtz", {"listed": True}, marks=full),
+        pytest.param("rtna", {"described": "bhsd"}, marks=full),
+        pytest.param("rtne", {"described": "bshd", "short": True}, marks=full),
+        pytest.param("rtna", {"described": "bshd", "listed": True, "backward": True}, marks=full),
+    ],
+    ids=str,
+)
 def test_nvidia(rounding, options):
-    """PTX with tensor-core products that wait for nothing but their own operands, and an ELF from ptxas."""
-    compiled, _, _ = triton_builds.forward("sm_90", rounding, **options)
+    """PTX with tensor-core products that wait for nothing but their own operands, tiles copied by descriptors
+    where these are given, and an ELF from ptxas."""
+    compiled, _, chosen = triton_builds.forward("sm_90", rounding, **options)
     ptx = compiled.asm["ptx"]
     assert re.search(r"\.target sm_90a", ptx)
     assert "wgmma.mma_async" in ptx and ".local" not in ptx
+    described = "described" in options
+    assert ("cp.async.bulk.tensor" in ptx) == described
+    assert (f".maxnreg {chosen.registers}" in ptx) == bool(described and chosen.registers)
     assert compiled.asm["cubin"].startswith(b"\x7fELF")
+    if described:  # as many tiles as stages are under way, also where a list says which
+        assert re.search(
+            rf"memdesc<{chosen.stages}x(1x)?{chosen.kv_rows}x(1x)?128xbf16", compiled.asm["ttgir"]
+        )
 
 
 @pytest.fixture(scope="module")
