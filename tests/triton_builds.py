@@ -68,7 +68,10 @@ def forward(
     negative=False,
     described="",
 ):
-    """(compiled kernel, types of its arguments by name, configuration). described: layout, if by descriptors."""
+    """(compiled kernel, types of its arguments by name, configuration).
+
+    described: layout of keys and values where tensor descriptors give them.
+    """
     chosen = attention.configuration(architecture, 1 if short else 1 << 20, listed)
     constants = {
         "ROUNDING": rounding, "NEGATIVE": negative, "LSE": True, "LISTED": listed, "BACKWARD": backward,
