@@ -158,7 +158,7 @@ def test_accesses_outside_the_tensors_are_refused(gfx942):
     arguments["k"] = arguments["k"][:, :90].clone()
     from simulated_hip import Failed
 
-    with pytest.raises(Failed, match="kernel forward"):
+    with pytest.raises(Failed, match="kernel attention_forward"):
         getattr(gfx942, name)(**arguments)
 
 

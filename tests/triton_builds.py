@@ -78,7 +78,9 @@ def forward(
         "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": described,
         "FUSED": chosen.fused and rounding != "rtz", "TRACE": False,
     }  # fmt: skip
-    return *_compile(kernels.forward, architecture, constants, chosen.options(bool(described))), chosen
+    return *_compile(
+        kernels.attention_forward, architecture, constants, chosen.options(bool(described))
+    ), chosen
 
 
 @functools.cache

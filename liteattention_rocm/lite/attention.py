@@ -2,11 +2,11 @@
 
 import torch
 
-from .. import arguments, runtime
+from .. import arguments, dispatch
 from ..ops import attention as dense_attention
 from ..rounding import rounding_name
 from . import lists, ops
-from .fallback import Fallback, modelled_break_even
+from .fallback import Fallback, break_even_of
 
 DEFAULT_THRESHOLD = -10.0  # log2 units; the default of the CUDA implementation
 
@@ -210,8 +210,7 @@ class LiteAttention:
             self._full_row = lists.full((), tiles, q.device)
             self._made_for = made_for
             if self._modelled:
-                compute_units = runtime.target(q.device).compute_units
-                self._fallback.break_even = modelled_break_even(sizes, compute_units)
+                self._fallback.break_even = break_even_of(dispatch.serving(q.device), sizes)
         elif self.revive_every and self.step % self.revive_every == 0:
             self._revive()
         if self._given is not None:

@@ -132,7 +132,7 @@ def _descriptor(tensor, row_dimension: int, kv_rows: int):
 def launch_arguments(
     q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0, trace=None
 ) -> dict:
-    """What `kernels.forward` takes at run time, by name, with pointers to k and v.
+    """What `kernels.attention_forward` takes at run time, by name, with pointers to k and v.
 
     lists: indices, counts and votes of a listed walk.
     """
@@ -178,7 +178,7 @@ def _launch(
         for name in ("key", "value"):
             given[name] = _descriptor(given[name], dimensions[2], chosen.kv_rows)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
-    kernels.forward[grid](
+    kernels.attention_forward[grid](
         **given,
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,

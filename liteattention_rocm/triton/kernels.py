@@ -111,7 +111,7 @@ def visit(
 
 
 @triton.jit
-def forward(
+def attention_forward(
     query, key, value, out, lse, indices, counts, votes, trace, scale, scale_log2e, threshold,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     heads, heads_per_kv_head, rows, columns, tiles, words,
