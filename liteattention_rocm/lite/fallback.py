@@ -9,8 +9,8 @@ logger = logging.getLogger("liteattention_rocm")
 # Clocks of the skipping kernel over those of the dense kernel it is made from, with every tile listed:
 # modelled, 0.96 to 1.01 over rtne, rtz and the model's parameter sets.
 SKIPPING_OVER_FORWARD = 1.01
-# Measured on an H200 at 1,12,32760: with every tile listed Triton's kernel takes 1.05 (rtne) to 1.09 (rtz) times
-# as long as without a list.
+# Measured on an H200 at 1,12,32760: with every tile listed the Triton kernel takes 1.05 (rtne) to 1.09 (rtz)
+# times as long as without a list.
 TRITON_BREAK_EVEN = 0.08
 HYSTERESIS = 0.02  # below break-even by this much to leave, above by as much to come back
 PATIENCE = 3  # calls in a row that are below
