@@ -1,0 +1,66 @@
+"""Medians and spread of what was timed, and gains over the reference arm."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+PROFILED_SHARE = "attention kernels of a profiled warm-up over the median step"
+
+
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """``median``, ``low`` and ``high`` (least and largest) and ``count``; None of nothing."""
+    if not values:
+        return None
+    return {
+        "median": statistics.median(values),
+        "low": min(values),
+        "high": max(values),
+        "count": len(values),
+    }
+
+
+def summarise(arm: dict[str, Any]) -> dict[str, Any]:
+    """Spreads of ``total_s``, ``step_s``, each stage in ``stages_s``, and ``peak_bytes``, of all runs."""
+    runs = arm["runs"]
+    stages: dict[str, list[float]] = {}
+    for run in runs:
+        for stage, seconds in run["times"]["stages_s"].items():
+            stages.setdefault(stage, []).append(seconds)
+    return {
+        "basis": runs[0]["times"]["basis"],
+        "total_s": spread([run["times"]["total_s"] for run in runs]),
+        "step_s": spread([seconds for run in runs for seconds in run["times"]["steps_s"]]),
+        "stages_s": {stage: spread(seconds) for stage, seconds in stages.items()},
+        "peak_bytes": max(run["memory"]["bytes"] for run in runs),
+        "memory_basis": runs[0]["memory"]["basis"],
+    }
+
+
+def gain(arm: dict[str, Any], reference: dict[str, Any]) -> dict[str, float] | None:
+    """Spread of the reference's total over the arm's, round by round and request by request."""
+
+    def totals(one: dict[str, Any]) -> dict[tuple, float]:
+        return {(run["round"], run["request"]): run["times"]["total_s"] for run in one["runs"]}
+
+    mine, theirs = totals(arm), totals(reference)
+    return spread([theirs[key] / mine[key] for key in mine if key in theirs])
+
+
+def attention_share(arm: dict[str, Any]) -> float | None:
+    """Attention's measured share of a denoising step, by :data:`PROFILED_SHARE`; None where not profiled."""
+    seconds = sum(entry.get("seconds", 0.0) for entry in arm["kernels"].values())
+    step = summarise(arm)["step_s"]
+    if arm["times"]["basis"].startswith("host") or not seconds or step is None:
+        return None
+    return min(seconds / arm["kernels_steps"] / step["median"], 1.0)
+
+
+def text(value: dict[str, float] | None, form: str = "{:.2f}") -> str:
+    """``median (low–high)``; the median alone of a single value."""
+    if value is None:
+        return ""
+    if value["count"] == 1:
+        return form.format(value["median"])
+    return f"{form.format(value['median'])} ({form.format(value['low'])}–{form.format(value['high'])})"
