@@ -3,6 +3,10 @@
 import html
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -225,6 +229,46 @@ def test_structured_models_video_with_skipping(tmp_path):
     assert np.array_equal(latents[0][0], latents[1][0])  # the exact first step
     apart = metrics.compare_latents(*latents)
     assert 0 < apart["rmse"][1] <= apart["rmse"][2] < 0.1 and apart["cosine"][2] > 0.999
+
+
+@pytest.mark.full
+def test_interrupted_by_the_keyboard_it_goes_on_where_it_stopped(tmp_path, model):
+    options = [f"--{name}={value}" for name, value in REQUEST.items()]
+    command = [
+        *(sys.executable, "-m", "e2e.compare", f"--model={model}", f"--model-id={tiny_wan.MODEL_ID}"),
+        *("--arms=torch_sdpa,liteattention_rocm", "--jobs=1", f"--output={tmp_path}", *options),
+    ]
+    first = tmp_path / "torch_sdpa" / "round-1"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while process.poll() is None and not list(tmp_path.glob("liteattention_rocm/round-1/job.json")):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
+    assert process.returncode == 130 and "the same command goes on from here" in output
+    assert not (tmp_path / "report.json").exists()
+    (result,) = first.glob("*/arm.json")
+    made = result.stat().st_mtime_ns
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert "torch_sdpa: kept from the interrupted run" in finished.stdout, finished.stdout[-3000:]
+    assert "liteattention_rocm: done" in finished.stdout and result.stat().st_mtime_ns == made
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [arm["status"] for arm in report["arms"].values()] == ["ok", "ok"]
+
+
+@pytest.mark.full
+def test_rounds_and_requests_in_one_run(tmp_path, model):
+    """Two prompts in two rounds: a process per round, each of which makes both, and the same twice."""
+    options = [f"--{name}={value}" for name, value in REQUEST.items() if name != "seed"]
+    finished = python(
+        *("-m", "e2e.compare", f"--model={model}", f"--model-id={tiny_wan.MODEL_ID}", "--arms=torch_sdpa"),
+        *("--prompts=2", "--seeds=3", "--rounds=2", "--warmup=1", f"--output={tmp_path}", *options),
+    )
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    arm = json.loads((tmp_path / "report.json").read_text())["arms"]["torch_sdpa"]
+    assert arm["repeatable"] is True and len(arm["runs"]) == 4
+    assert arm["timing"]["total_s"]["count"] == 4 and arm["timing"]["step_s"]["count"] == 8
+    assert len({run["digest"] for run in arm["runs"]}) == 2
+    assert len(list(tmp_path.rglob("frames"))) == 2 and len(list(tmp_path.rglob("job.json"))) == 2
 
 
 def test_same_seed_same_model_other_seed_another(tmp_path, model):
