@@ -125,7 +125,7 @@ def measured_goals(report: dict[str, Any], reference: str) -> list[str]:
         (share, seconds)
         for arm in report["arms"].values()
         if arm["status"] == "ok" and arm["sparsity"]
-        for run in arm["runs"]
+        for run in timings.timed(arm)
         for share, seconds in zip(arm["sparsity"]["per_step"], run["times"]["steps_s"], strict=False)
     ]
     shares = np.array([share for share, _ in points])

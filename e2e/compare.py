@@ -41,8 +41,13 @@ from e2e.job import Job, identity
 
 SCHEMA = 3
 PLAN = "run.json"
+ROUNDS = {"rocm": 3, "cpu": 1}  # by default
 PACKAGES = ("liteattention_rocm", "sglang", "torch", "diffusers", "transformers", "numpy")
 AITER = ("amd-aiter", "aiter")  # the names under which AITER is distributed
+# The wheel whose rtz code object tools/fetch_aiter.py unpacks, by the object's SHA-256.
+AITER_OBJECTS = {
+    "e8a95e49ba20afa3f81d71b0141cadc46cae33684c5ee89389d29040f4178b75": "amd-aiter 0.1.7.post2.dev18"
+}
 
 
 def detect_device(wanted: str) -> tuple[str, str]:
@@ -89,7 +94,8 @@ def aiter_code_object() -> str:
     except FileNotFoundError:
         return "not installed"
     digest = hashlib.sha256((folder / aiter_kernel.file_name("rtz")).read_bytes()).hexdigest()
-    return f"code object {aiter_kernel.file_name('rtz')}, SHA-256 {digest[:16]}…"
+    wheel = AITER_OBJECTS.get(digest, "an unknown wheel")
+    return f"{wheel}'s {aiter_kernel.file_name('rtz')}, SHA-256 {digest[:16]}…, not installed"
 
 
 def make_model(chosen: argparse.Namespace) -> str:
@@ -151,6 +157,7 @@ def make_job(chosen: argparse.Namespace, arm: arms.Arm, number: int, device: str
         requests=chosen.requests,
         warmup_steps=min(chosen.warmup_steps, chosen.steps),
         keep_frames=number == 0,
+        read_sparsity=number == 0 or device == "cpu",
         identity=made_by,
     )
 
@@ -216,6 +223,8 @@ def main(argv: list[str] | None = None) -> int:
     except RuntimeError as error:
         console.print(str(error), style="bold red")
         return 1
+    if chosen.rounds is None:
+        chosen.rounds = ROUNDS[device]
     chosen.output = chosen.output.resolve()
     chosen.output.mkdir(parents=True, exist_ok=True)
     make_room(chosen)

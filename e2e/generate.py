@@ -126,7 +126,9 @@ def load(job: Job, arm: Arm):
     if arm.rounding is not None and (arm.backend != "aiter" or job.device == "cpu"):
         config = {"rounding": arm.rounding}
         if arm.threshold is not None:
-            config.update(threshold=str(arm.threshold), dump=str(Path(job.folder) / skipping.FOLDER))
+            config["threshold"] = str(arm.threshold)
+            if job.read_sparsity:
+                config["dump"] = str(Path(job.folder) / skipping.FOLDER)
         extra["attention_backend_config"] = json.dumps(config)
     if job.model_id is not None:
         extra["model_id"] = job.model_id
@@ -278,6 +280,7 @@ def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str
         missing = ours < layers.total if arm.clock and arm.backend != "aiter" else ours != layers.total
         if (missing if arm.kernel else ours) or ours != sum(served.values()):
             raise RuntimeError(f"{layers.total} attention calls, but the simulator launched {served}")
+    reads = arm.threshold is not None and job.read_sparsity
     return {
         "arm": arm.name,
         "about": arm.about,
@@ -291,7 +294,8 @@ def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str
         "matrix_instructions": sum(counts.get("matrix", 0) for counts in kernels.values()),
         "self_instructions": list(layers.self_instructions),
         "threshold": arm.threshold,
-        "sparsity": None if arm.threshold is None else skipping.read(Path(arm_folder)),
+        "reads_sparsity": reads,
+        "sparsity": skipping.read(Path(arm_folder)) if reads else None,
     }
 
 

@@ -41,6 +41,8 @@ class Job:
             each in the folder of its name. None: the one request above, in ``folder`` itself.
         warmup_steps: denoising steps of a warm-up; None for as many as the request has.
         keep_frames: whether frames, video and latents are written, beside their digest.
+        read_sparsity: whether an arm that skips dumps its sparsity. Reading it waits for the device in every
+            call, so that times are not those without.
         identity: what else a result depends on, as :func:`identity` gives it.
     """
 
@@ -61,6 +63,7 @@ class Job:
     requests: list[dict[str, Any]] | None = None
     warmup_steps: int | None = None
     keep_frames: bool = True
+    read_sparsity: bool = True
     identity: str = ""
 
     @classmethod

@@ -46,7 +46,11 @@ def parser(about: str) -> argparse.ArgumentParser:
     )
     add("--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds")
     add("--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X")
-    add("--rounds", type=int, default=1, help="every arm makes every video so many times, arms in turn")
+    add(
+        "--rounds",
+        type=int,
+        help="every arm makes every video so many times, arms in turn; default: 3 on ROCm, 1 on a CPU",
+    )
     add("--warmup", type=int, help="generations before the measured ones; default: 1 on ROCm, 0 on a CPU")
     add("--warmup-steps", type=int, default=4, help="denoising steps of a warm-up")
     add("--jobs", type=int, help="arms at a time on a CPU; default: its cores, 4 at most. ROCm: 1")

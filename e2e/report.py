@@ -66,14 +66,15 @@ def ok(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of arms."""
     counted = " (simulated)" if report["simulated"] else ""
+    seconds = "host s: no speed" if report["simulated"] else "s"
     header = [
         "arm",
         "self + cross calls",
         "kernel launches",
         f"wave-instructions{counted}",
         f"MFMAs{counted}",
-        "median step, s",
-        "total, s",
+        f"median step, {seconds}",
+        f"total, {seconds}",
         "peak memory, GB",
     ]
     rows = []
@@ -188,7 +189,7 @@ def stage_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of stages."""
     finished = ok(report)
     stages = list(dict.fromkeys(stage for arm in finished.values() for stage in arm["timing"]["stages_s"]))
-    return ["stage, s", *finished], [
+    return [f"stage, {'host s: no speed' if report['simulated'] else 's'}", *finished], [
         [stage, *(timings.text(arm["timing"]["stages_s"].get(stage), "{:.3f}") for arm in finished.values())]
         for stage in stages
     ]
@@ -211,6 +212,10 @@ def notes(report: dict[str, Any]) -> list[str]:
             "taken at the share that it skipped here."
         )
     for name, arm in ok(report).items():
+        if arm["timing"]["reads_sparsity"] and not report["simulated"]:
+            lines.append(
+                f"{name}: its times include reading the sparsity back in every call; a second round does not."
+            )
         if arm["repeatable"] is not None:
             same = "the same" if arm["repeatable"] else "DIFFERENT"
             lines.append(f"{name}: {same} frames and latents in every round.")

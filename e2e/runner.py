@@ -20,6 +20,8 @@ from e2e.arms import Arm
 from e2e.generate import MARK
 from e2e.job import Job
 
+RUN_FIELDS = ("times", "memory", "digest", "reads_sparsity")  # of a result, in every round
+
 
 @dataclass
 class Child:
@@ -216,7 +218,7 @@ def results(todo: list[Piece], output: Path) -> dict[str, dict[str, Any]]:
         for job, result in done:
             folder = str(Path(job.folder).relative_to(output))
             run = {"round": piece.round, "request": Path(job.folder).name, "folder": folder}
-            entry["runs"].append({**run, **{key: result[key] for key in ("times", "memory", "digest")}})
+            entry["runs"].append({**run, **{key: result[key] for key in RUN_FIELDS}})
             if piece.round == 0:
                 entry["requests"][run["request"]] = folder
                 entry.setdefault("results", {})[run["request"]] = result

@@ -21,14 +21,20 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     }
 
 
+def timed(arm: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs whose times count: those that read no sparsity back, or all where each does."""
+    return [run for run in arm["runs"] if not run["reads_sparsity"]] or arm["runs"]
+
+
 def summarise(arm: dict[str, Any]) -> dict[str, Any]:
-    """Spreads of ``total_s``, ``step_s``, each stage in ``stages_s``, and ``peak_bytes``, of all runs."""
-    runs = arm["runs"]
+    """Spreads of ``total_s``, ``step_s`` and each of ``stages_s``, and ``peak_bytes``, of :func:`timed`."""
+    runs = timed(arm)
     stages: dict[str, list[float]] = {}
     for run in runs:
         for stage, seconds in run["times"]["stages_s"].items():
             stages.setdefault(stage, []).append(seconds)
     return {
+        "reads_sparsity": runs[0]["reads_sparsity"],
         "basis": runs[0]["times"]["basis"],
         "total_s": spread([run["times"]["total_s"] for run in runs]),
         "step_s": spread([seconds for run in runs for seconds in run["times"]["steps_s"]]),
@@ -42,7 +48,7 @@ def gain(arm: dict[str, Any], reference: dict[str, Any]) -> dict[str, float] | N
     """Spread of the reference's total over the arm's, round by round and request by request."""
 
     def totals(one: dict[str, Any]) -> dict[tuple, float]:
-        return {(run["round"], run["request"]): run["times"]["total_s"] for run in one["runs"]}
+        return {(run["round"], run["request"]): run["times"]["total_s"] for run in timed(one)}
 
     mine, theirs = totals(arm), totals(reference)
     return spread([theirs[key] / mine[key] for key in mine if key in theirs])

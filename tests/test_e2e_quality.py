@@ -142,6 +142,10 @@ def test_medians_and_spread():
     assert found["peak_bytes"] == 3_000_000_000
     slower = {"runs": [run(0, "r", {**TIMES, "total_s": 7.0}), run(5, "r", TIMES)]}
     assert timings.gain({"runs": runs}, slower) == {"median": 2.0, "low": 2.0, "high": 2.0, "count": 1}
+    reading = [run(0, "r", {**TIMES, "total_s": 99.0}, reads=True), run(1, "r", TIMES)]
+    assert timings.summarise({"runs": reading})["total_s"]["high"] == 3.5  # the second round alone counts
+    assert timings.gain({"runs": reading}, slower) is None
+    assert timings.summarise({"runs": reading[:1]})["reads_sparsity"] is True
     assert timings.text(found["total_s"]) == "6.50 (3.50–9.50)" and timings.text(None) == ""
 
 

@@ -1,10 +1,12 @@
 """The comparison's report, its check against the noise floor, and its command line."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
-from e2e import answer, arms, options, quality, report, structured_wan, timings
+from e2e import answer, arms, compare, options, quality, report, structured_wan, timings
 
 TIMES = {
     "basis": "host seconds, simulated on this CPU: not a speed",
@@ -14,9 +16,16 @@ TIMES = {
 }
 
 
-def run(number, request, times, memory=2_000_000_000):
+def run(number, request, times, memory=2_000_000_000, reads=False):
     memory = {"bytes": memory, "basis": "host memory of the process"}
-    return {"round": number, "request": request, "times": times, "memory": memory, "digest": "d"}
+    return {
+        "round": number,
+        "request": request,
+        "times": times,
+        "memory": memory,
+        "digest": "d",
+        "reads_sparsity": reads,
+    }
 
 
 def arm(**changes):
@@ -231,3 +240,18 @@ def test_structured_model_has_its_own_request_and_arms():
         "liteattention_rocm@-4",  # −6 is among the default arms
     ]
     assert [arm.threshold for arm in chosen.arms] == [None, -10, -6, None, None, -12, -4]
+
+
+def test_aiters_version_is_that_of_the_wheel_which_is_unpacked(monkeypatch, tmp_path):
+    tool = Path(__file__).resolve().parent.parent / "tools" / "fetch_aiter.py"
+    spec = importlib.util.spec_from_file_location("fetch_aiter", tool)
+    fetch_aiter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fetch_aiter)
+    assert {
+        fetch_aiter.SHA256["MI300/fwd_hd128_bf16_rtz.co"]: fetch_aiter.REQUIREMENT.replace("==", " ")
+    } == compare.AITER_OBJECTS
+    monkeypatch.setattr(compare, "_version", lambda name: "1.2" if name == "amd-aiter" else None)
+    assert compare.versions()["aiter"] == "1.2" and compare.versions()["sglang"] == "not installed"
+    monkeypatch.setattr(compare, "_version", lambda name: None)
+    monkeypatch.setenv("LITEATTENTION_ROCM_AITER_HSA", str(tmp_path))
+    assert compare.versions()["aiter"] == "not installed"

@@ -43,6 +43,7 @@ def write_result(request, **changes):
         "times": times,
         "memory": {"bytes": 1, "basis": "b"},
         "digest": "d",
+        "reads_sparsity": False,
         "settings": {},
         "sparsity": None,
         "self_instructions": [1],
