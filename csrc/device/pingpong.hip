@@ -177,16 +177,20 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
                                        amdgpu_waves_per_eu(2, 2))) void
 
-#define LRA_PINGPONG_KERNELS(rounding, mode)                                                                 \
+#define LRA_PINGPONG_FORWARD_KERNEL(rounding, mode)                                                          \
   LRA_PINGPONG_KERNEL attention_pingpong_##rounding(ForwardArguments arguments) {                            \
     pingpong::attention<mode>(arguments, grid_share(arguments));                                             \
-  }                                                                                                          \
+  }
+#define LRA_PINGPONG_SPLIT_KERNEL(rounding, mode)                                                            \
   LRA_PINGPONG_KERNEL attention_pingpong_split_##rounding(SplitArguments arguments) {                        \
     pingpong::attention<mode>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()));            \
   }
 
-LRA_PINGPONG_KERNELS(rtne, RoundMode::kRtne)
-LRA_PINGPONG_KERNELS(rtna, RoundMode::kRtna)
-LRA_PINGPONG_KERNELS(rtz, RoundMode::kRtz)
+LRA_PINGPONG_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_PINGPONG_SPLIT_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_SPLIT_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 
 }  // namespace liteattention_rocm

@@ -327,16 +327,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "kernel_names",
       [] {
-        std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
-        names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
+        std::vector<std::string> names;
+        for (const auto* group :
+             {&kForwardKernels, &kForwardSplitKernels, &kSkipKernels, &kMergeKernels, &kPingpongKernels,
+              &kPingpongSplitKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels})
+          names.insert(names.end(), group->begin(), group->end());
         names.push_back(kOrderKernel);
-        for (const auto* more : {&kPingpongKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels,
-                                 &kForwardSplitKernels, &kPingpongSplitKernels, &kMergeKernels})
-          names.insert(names.end(), more->begin(), more->end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
-      "the one that orders skip lists, then by rounding the dense ones for large grids, the skipping ones made "
-      "from them, those for packed sequences, those with AITER's arithmetic, those of both that split KV, and "
-      "the merge.");
+      "Kernels of every code object, each family by rounding.");
 }

@@ -7,7 +7,7 @@ from ..ops import attention as dense_attention
 from ..rounding import rounding_name
 from . import lists, ops
 from .cost import QUERY_TILES_OF, Costs, Listed
-from .fallback import Fallback
+from .fallback import TRITON_BREAK_EVEN, Fallback
 
 DEFAULT_THRESHOLD = -10.0  # log2 units; the default of the CUDA implementation
 
@@ -235,6 +235,8 @@ class LiteAttention:
             self._made_for = made_for
             self._listed = Listed(*2 * [kept.float().mean().item()])
             self._costs = Costs(sizes, server.target.compute_units) if server.name == "hip" else None
+            if self._modelled and server.name == "triton":
+                self._fallback.break_even = TRITON_BREAK_EVEN
         elif self.revive_every and self.step % self.revive_every == 0:
             self._revive()
         if self._given is not None:

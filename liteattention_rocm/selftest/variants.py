@@ -16,6 +16,9 @@ from .cases import CASES, Case, random_bits
 
 _POISON = 0x7FA5
 _DENSE = re.compile(r"attention_(forward|pingpong|aiter_exact)_(rtne|rtna|rtz)")
+_SPLIT = re.compile(r"attention_(forward|pingpong)_split_(rtne|rtna|rtz)")
+_MERGE = re.compile(r"attention_merge_(rtne|rtna|rtz)")
+_PIECES = 3  # in which the splitting kernels take KV
 _SKIP = re.compile(r"attention_(skip_forward|skip_pingpong)_(rtne|rtna|rtz)")
 _VARLEN = re.compile(r"attention_varlen_(rtne|rtna|rtz)")
 _ORDER = "attention_skip_order"
@@ -41,10 +44,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel.
+    """One kernel. rounding: None where it has none.
 
-    family: "forward", "pingpong", "aiter_exact", "varlen", "skip_forward", "skip_pingpong" or "order".
-    rounding: None where it has none.
+    family: "forward", "pingpong", "forward_split", "pingpong_split", "merge", "aiter_exact", "varlen",
+    "skip_forward", "skip_pingpong" or "order". A splitting kernel runs with the merge behind it, the merge
+    behind the one of 128 rows.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Variant:
     def cases(self) -> tuple[Case, ...]:
         if self.family == "order":
             return (Case("lists", "exact", 1, 1, 1, 1, 1),)
+        if self.family == "pingpong_split":  # as the others below, in every piece
+            return tuple(case.levelled() for case in CASES)
         if "pingpong" in self.family:  # it rounds the running maximum down by an ulp
             return tuple(replace(case, steady=case.kind == "exact") for case in CASES)
         return CASES
@@ -146,17 +152,20 @@ def _order(device: torch.device) -> Result:
 @contextlib.contextmanager
 def _only(family: str):
     """Makes the product launch HIP kernels, and of the dense ones this family, whatever else would serve."""
-    before = runtime.forced_family, os.environ.get(dispatch.KERNEL_VARIABLE)
+    before = os.environ.get(dispatch.KERNEL_VARIABLE)
+    forced = runtime.forced_family, runtime.forced_pieces
     os.environ[dispatch.KERNEL_VARIABLE] = "hip"
-    if family in runtime.DENSE_FAMILIES:
-        runtime.forced_family = family
+    splits = family == "merge" or family.endswith("_split")
+    dense = "forward" if family == "merge" else family.removesuffix("_split")
+    if dense in runtime.DENSE_FAMILIES:
+        runtime.forced_family, runtime.forced_pieces = dense, _PIECES if splits else 1
     try:
         yield
     finally:
-        runtime.forced_family = before[0]
+        runtime.forced_family, runtime.forced_pieces = forced
         del os.environ[dispatch.KERNEL_VARIABLE]
-        if before[1] is not None:
-            os.environ[dispatch.KERNEL_VARIABLE] = before[1]
+        if before is not None:
+            os.environ[dispatch.KERNEL_VARIABLE] = before
 
 
 def variants() -> dict[str, Variant | None]:
@@ -170,6 +179,10 @@ def _variant(name: str) -> Variant | None:
         return Variant(name, match[1], match[2])
     if match := _VARLEN.fullmatch(name):
         return Variant(name, "varlen", match[1])
+    if match := _SPLIT.fullmatch(name):
+        return Variant(name, f"{match[1]}_split", match[2])
+    if match := _MERGE.fullmatch(name):
+        return Variant(name, "merge", match[1])
     if match := _SKIP.fullmatch(name):
         return Variant(name, match[1], match[2])
     return Variant(name, "order", None) if name == _ORDER else None

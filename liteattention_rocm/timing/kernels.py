@@ -108,8 +108,7 @@ class Kernel:
     def _plan_name(self) -> str:
         # Without a shape, "ours" is the kernel for large grids. Skipping kernels have a schedule's geometry.
         family = self.source.removesuffix(_SPLIT).removesuffix(_PIECE)
-        others = {"ours": "pingpong", "skip": "forward", "skip-pingpong": "pingpong"}
-        return others.get(family, family)
+        return {"ours": "pingpong", "skip": "forward", "skip-pingpong": "pingpong"}.get(family, family)
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
