@@ -116,7 +116,7 @@ R"(
   .endif
 .endm
 
-// What goes behind the n-th MFMA of S = K Q: the walk over the lists moves on by a tile, without a branch.
+// What goes behind MFMAs of S = K Q, four of each step's six: the walk moves on by a tile, without a branch.
 // Takes the tile after the next one: the lowest bit of the open word; the word is empty only at the end.
 // Then what the softmax phase wants to know of the tile whose scores these are.
 .set TAKEN, 25
@@ -222,7 +222,7 @@ R"(
       mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
     .endif
     .if ((\step) >= 16) && %[lists]
-      walk_behind 6*((\step)-16)+\q
+      walk_behind 4*((\step)-16)+\q
     .endif
   .endr
 .endm
@@ -236,8 +236,8 @@ R"(
     .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
     .endif
-    .if ((\step) >= 16) && %[lists]
-      walk_behind 6*((\step)-16)+3+\q
+    .if ((\step) >= 16) && (\q == 0) && %[lists]
+      walk_behind 4*((\step)-16)+3
     .endif
   .endr
 .endm
@@ -709,9 +709,11 @@ R"(
   s_branch .Lfirst_value%=
 .Lsecond_tail%=:
   fetch_tail .Lsecond_full%=
+.if %[lists] == 0
 .Lmask%=:
   mask
   s_branch .Lmasked%=
+.endif
 .Llast_maximum%=:
   s_waitcnt lgkmcnt(0)
   half_maximum
