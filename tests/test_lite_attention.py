@@ -291,16 +291,18 @@ def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
 
 
 def test_break_even_is_modelled_by_shape():
-    """Small grids run on the kernel that the skipping one is made from; for large ones dense is faster."""
-    small = arguments.Sizes(1, 2, 2, 300, 1000)
+    """Small grids run on the kernel that the skipping one is made from; for large ones dense is faster, and
+    where dense splits a long KV."""
+    small = arguments.Sizes(1, 2, 2, 300, 250)
     assert 0 < fallback.modelled_break_even(small, 304) < 0.02
+    assert fallback.modelled_break_even(arguments.Sizes(1, 2, 2, 300, 1000), 304) > 0.4
     wan = arguments.Sizes(1, 40, 40, 75600, 75600)
     forward = _C.plan(1, 40, 40, 75600, 75600, 304, "forward")["modelled_clocks"]
     dense = _C.plan(1, 40, 40, 75600, 75600, 304)["modelled_clocks"]
     expected = 1 - dense / forward / fallback.SKIPPING_OVER_FORWARD
     assert fallback.modelled_break_even(wan, 304) == pytest.approx(expected)
     attention = LiteAttention()
-    attention(*inputs(1, 2, 256, 1000))
+    attention(*inputs(1, 2, 256, 250))
     assert 0 < attention._fallback.break_even < 0.02
 
 
