@@ -5,14 +5,17 @@ The same checks run on real tensors and, shapes permitting, on the fake tensors 
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from . import views
 from .rounding import rounding_name
 
 HEAD_DIM = 128
 LAYOUTS = {"bshd": (0, 2, 1), "bhsd": (0, 1, 2)}  # where batch, head and row dimensions stand
+
+VARIANTS = ("fast", "aiter_exact")
 
 MAX_HEADS = 65535  # workgroups along y of a grid
 MAX_SEQUENCES = 65535  # workgroups along z of a grid
@@ -42,6 +45,65 @@ class Sizes:
         return self.batch, self.heads, self.seqlen_q
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What shapes, strides, dtypes, devices and options settle of a call, whatever its addresses are.
+
+    Attributes:
+        addressable: whether the kernel can address q, k and v with these strides.
+        empty: whether there is nothing to write.
+        bound: what a kernel keeps for calls like this one, by a key of its own.
+    """
+
+    sizes: Sizes
+    layout: str
+    scale: float
+    rounding: str
+    variant: str
+    addressable: bool
+    empty: bool
+    bound: dict = field(default_factory=dict)
+
+
+MAX_CALLS = 1024  # far more than a model has shapes
+_calls: dict[tuple, Call] = {}
+
+
+def check_call(q, k, v, scale, layout, rounding, variant="fast") -> Call:
+    """The checks of options and inputs; for calls that differ in addresses alone the answer is kept.
+
+    Raises:
+        TypeError, ValueError: as check_options, check_variant and check_inputs.
+    """
+    key = None
+    strided, bfloat16 = torch.strided, torch.bfloat16
+    if (
+        q.dtype is bfloat16 and k.dtype is bfloat16 and v.dtype is bfloat16
+        and q.layout is strided and k.layout is strided and v.layout is strided
+        and not (q.requires_grad or k.requires_grad or v.requires_grad)
+    ):  # fmt: skip
+        try:
+            key = (
+                q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+                q.device, k.device, v.device, scale, layout, rounding, variant,
+            )  # fmt: skip
+            if (call := _calls.get(key)) is not None:
+                return call
+        except RuntimeError:  # what a nested tensor answers when asked for its shape
+            key = None
+    rounding, scale = check_options(layout, rounding, scale)
+    check_variant(variant, scale)
+    sizes = check_inputs(q, k, v, layout)
+    row_dim = LAYOUTS[layout][2]
+    addressable = all(views.strides_run(x, row_dim) for x in (q, k, v))
+    call = Call(sizes, layout, scale, rounding, variant, addressable, sizes.empty)
+    if key is not None:
+        if len(_calls) >= MAX_CALLS:
+            _calls.clear()
+        _calls[key] = call
+    return call
+
+
 def check_tensor_types(**tensors) -> None:
     """Raises TypeError for an argument that is no torch.Tensor."""
     for name, tensor in tensors.items():
@@ -68,6 +130,20 @@ def check_scale(scale) -> float:
     if not finite:
         raise ValueError(f"scale · log2(e) must be finite in float32, got scale={scale!r}")
     return float(scale)
+
+
+def check_variant(variant, scale: float) -> str:
+    """The numerical variant. ValueError for other names, and for a scale that "aiter_exact" can't take."""
+    if not isinstance(variant, str):
+        raise TypeError(f"variant must be a string, got {variant!r}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(map(repr, VARIANTS))}, got {variant!r}")
+    if variant == "aiter_exact" and not scale > 0:
+        raise ValueError(
+            f"scale must be above 0 for variant 'aiter_exact', got {scale!r}: AITER's kernel takes the "
+            "maximum of the scores before it scales them"
+        )
+    return variant
 
 
 def _check_strided_bf16(name, tensor, shape_hint, rank=4) -> None:

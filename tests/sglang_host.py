@@ -42,10 +42,9 @@ def job(arm: str, folder: Path, model: Path, **changes) -> Path:
         arm=arm,
         folder=str(folder),
         model=str(model),
-        model_id=tiny_wan.MODEL_ID,
         prompt=tiny_wan.PROMPTS[1],
         device="cpu",
-        **{**REQUEST, **changes},
+        **{"model_id": tiny_wan.MODEL_ID, **REQUEST, **changes},
     ).write(file)
     return file
 

@@ -42,7 +42,7 @@ def test_embedded_kernels_keep_the_limits(arch):
     embedded = code_object.parse(_C.code_object(arch))
     assert embedded.architecture == arch
     assert embedded.version == 5
-    assert [kernel.name for kernel in embedded.kernels] == _C.kernel_names()
+    assert sorted(kernel.name for kernel in embedded.kernels) == sorted(_C.kernel_names())
     assert code_object.violations(embedded) == []
     for kernel in embedded.kernels:
         assert (kernel.vgpr_spills, kernel.sgpr_spills, kernel.scratch_bytes) == (0, 0, 0)
@@ -58,7 +58,7 @@ def test_kernels_take_the_argument_struct_of_the_host():
     bytes_by_layout = struct.calcsize("<5Q12q4i2fIi")
     kernels = code_object.parse(_C.code_object("gfx942")).kernels
     dense = [kernel for kernel in kernels if not re.search("skip|varlen", kernel.name)]
-    assert len(dense) == 6
+    assert len(dense) == 9
     varlen = [kernel for kernel in kernels if "varlen" in kernel.name]  # two addresses more
     assert len(varlen) == 3
     for kernel in (*dense, *varlen):

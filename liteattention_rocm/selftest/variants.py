@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import _C, dispatch, ops, runtime, varlen, verdicts
+from .. import _C, arguments, dispatch, ops, runtime, varlen, verdicts
 from ..lite import lists
 from .cases import CASES, Case, random_bits
 
 _POISON = 0x7FA5
-_DENSE = re.compile(r"attention_(forward|pingpong)_(rtne|rtna|rtz)")
+_DENSE = re.compile(r"attention_(forward|pingpong|aiter_exact)_(rtne|rtna|rtz)")
 _SKIP = re.compile(r"attention_skip_forward_(rtne|rtna|rtz)")
 _VARLEN = re.compile(r"attention_varlen_(rtne|rtna|rtz)")
 _ORDER = "attention_skip_order"
@@ -40,8 +40,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel. family: "forward", "pingpong", "varlen", "skip" or "order". rounding: None where it has
-    none."""
+    """One kernel.
+
+    family: "forward", "pingpong", "aiter_exact", "varlen", "skip" or "order".
+    rounding: None where it has none.
+    """
 
     name: str
     family: str
@@ -95,7 +98,8 @@ class Variant:
             if self.family == "varlen":
                 return _packed(case, q, k, v, options)
             out = torch.full(q.shape, _POISON, dtype=torch.int16, device=device).view(torch.bfloat16)
-            _, lse = ops.attention(q, k, v, out=out, **options)
+            variant = self.family if self.family in arguments.VARIANTS else "fast"
+            _, lse = ops.attention(q, k, v, out=out, variant=variant, **options)
             return Result(out.cpu(), lse.cpu())
 
 
