@@ -47,6 +47,12 @@ def parser(about: str) -> argparse.ArgumentParser:
     add("--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds")
     add("--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X")
     add(
+        "--engine",
+        choices=("sglang", "diffusers"),
+        default="sglang",
+        help="what makes the videos; diffusers also runs on NVIDIA GPUs, and has no arm of AITER's",
+    )
+    add(
         "--rounds",
         type=int,
         help="every arm makes every video so many times, arms in turn; default: 3 on ROCm, 1 on a CPU",
@@ -71,6 +77,8 @@ def parse(argv: list[str] | None, about: str = "") -> argparse.Namespace:
             setattr(options, name, value)
     if options.arms is None:
         names = arms.SKIPPING if structured else arms.FULL if options.model else arms.DEFAULT
+        if options.engine == "diffusers":
+            names = arms.WITHOUT_SGLANG
         options.arms = ",".join(names)
     if options.jobs is None:
         options.jobs = min(os.cpu_count() or 1, MOST_PROCESSES)
