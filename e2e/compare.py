@@ -18,6 +18,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import liteattention_rocm
 import sglang_integration
 from e2e import (
@@ -57,8 +59,6 @@ def detect_device(wanted: str, engine: str = "sglang") -> tuple[str, str]:
     Raises:
         RuntimeError: ``rocm`` is wanted and torch sees no ROCm device.
     """
-    import torch
-
     rocm = torch.version.hip is not None and torch.cuda.is_available()
     if wanted == "rocm" and not rocm:
         raise RuntimeError(
@@ -118,6 +118,15 @@ def make_model(chosen: argparse.Namespace) -> str:
         return (
             "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
             f"{sizes}: it shows no scene"
+        )
+    if chosen.model == options.STRUCTURED_WAN:
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            chosen.model = structured_wan.make(chosen.output / "structured-1.3b-model", size="1.3b")
+        chosen.model_id = tiny_wan.MODEL_ID
+        return (
+            "Wan2.1-T2V-1.3B's transformer with weights that make its attention local in space and time, "
+            "drifting over the steps; text encoder and VAE are tiny. Its video shows no scene: pixels and "
+            "metrics say nothing about picture quality"
         )
     return f"{chosen.model} as given"
 

@@ -24,7 +24,12 @@ PROMPTS = (
 )
 
 
-def make(folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module] | None = None) -> Path:
+def make(
+    folder: Path,
+    seed: int = 0,
+    transformer: Callable[[], torch.nn.Module] | None = None,
+    text_width: int = TEXT_WIDTH,
+) -> Path:
     """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
 
     The same seed gives the same weights. Text encoder and VAE have the classes of the real pipeline, so every
@@ -35,6 +40,7 @@ def make(folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module]
         folder: where the diffusers pipeline goes.
         seed: seed of torch's generator for every weight.
         transformer: makes the diffusion transformer; :func:`build` by default.
+        text_width: of the text encoder; the transformer's has to be the same.
     """
     folder = Path(folder)
     if (folder / "model_index.json").is_file():
@@ -55,7 +61,7 @@ def make(folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module]
         )
         text_encoder = UMT5EncoderModel(
             UMT5Config(
-                vocab_size=len(tokenizer), d_model=TEXT_WIDTH, d_kv=16, d_ff=64, num_layers=1, num_heads=2
+                vocab_size=len(tokenizer), d_model=text_width, d_kv=16, d_ff=64, num_layers=1, num_heads=2
             )
         ).to(torch.bfloat16)
     scheduler = UniPCMultistepScheduler(
@@ -76,7 +82,9 @@ def make(folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module]
     return folder
 
 
-def build(layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256) -> torch.nn.Module:
+def build(
+    layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256, text_width: int = TEXT_WIDTH
+) -> torch.nn.Module:
     """A Wan transformer with random weights in float32, from torch's generator."""
     from diffusers import WanTransformer3DModel
 
@@ -86,7 +94,7 @@ def build(layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256) -> 
         attention_head_dim=HEAD_DIM,
         in_channels=16,
         out_channels=16,
-        text_dim=TEXT_WIDTH,
+        text_dim=text_width,
         freq_dim=256,
         ffn_dim=feed_forward,
         num_layers=layers,
