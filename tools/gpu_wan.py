@@ -2,9 +2,9 @@
 
 python tools/gpu_wan.py --output wan
 
-Runs `python -m e2e.compare --engine diffusers --model structured-1.3b`, which writes its report there, and prints
-from it what docs/triton.md has. The weights (e2e/structured_wan.py) make attention local and drifting; they say
-nothing about picture quality.
+Runs `python -m e2e.compare --engine diffusers --model structured-1.3b`, which writes its report there, and
+prints from it what docs/triton.md has. The weights (e2e/structured_wan.py) make attention local and drifting;
+they say nothing about picture quality.
 """
 
 import argparse
