@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
 E2E_OUTPUT ?= e2e-output
 
-.PHONY: all install e2e lite layer test test-full lint format clean
+.PHONY: all install e2e lite layer test test-full lint format api clean
 all: install
 
 $(VENV)/.environment:
@@ -58,6 +58,10 @@ format: $(VENV)/.requirements
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
+
+# docs/api.md from the docstrings.
+api: install
+	$(BIN)/python tools/api_docs.py
 
 clean:
 	rm -rf $(VENV) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite build
