@@ -5,6 +5,7 @@ import os
 import sys
 
 from .commands import (
+    agree,
     bench,
     calibrate,
     check,
@@ -23,6 +24,7 @@ COMMANDS = {
     "inspect": inspect,
     "coverage": coverage,
     "check": check,
+    "agree": agree,
     "selftest": selftest,
     "calibrate": calibrate,
     "profile": profile,

@@ -45,6 +45,7 @@ class Triton:
     name = "triton"
 
     def launch(self, call, q, k, v, out, lse) -> None:
+        _require_fast(self, call.variant)
         from .triton import attention
 
         options = {"layout": call.layout, "scale": call.scale, "rounding": call.rounding}
@@ -66,6 +67,13 @@ class Triton:
                 attention.skip_forward(
                     *tensors, part, read, write, threshold=threshold, backward=backward, **options
                 )
+
+
+def _require_fast(kernel, variant: str) -> None:
+    if variant != "fast":
+        raise RuntimeError(
+            f"variant {variant!r} runs in the HIP code object only, and kernel {kernel.name!r} serves q here"
+        )
 
 
 def _current(device: torch.device):
@@ -95,6 +103,7 @@ class Reference:
     name = "reference"
 
     def launch(self, call, q, k, v, out, lse) -> None:
+        _require_fast(self, call.variant)
         if call.sizes.empty:
             return
         from . import reference

@@ -9,7 +9,7 @@ from torch import Tensor
 from . import arguments, dispatch, views
 from .rounding import rounding_name
 
-_OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne'"
+_OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne', str variant='fast'"
 _INPUTS = "Tensor q, Tensor k, Tensor v"
 _LSE = "bool return_lse=False"
 FUNCTIONAL = "liteattention_rocm::attention"
@@ -22,7 +22,9 @@ torch.library.define(OUTPUT, f"({_INPUTS}, *, {_OPTIONS}) -> Tensor")
 torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}, {_LSE}) -> Tensor")
 
 
-def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def attention(
+    q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
     """softmax(q kᵀ · scale) v, not causal, for inference.
 
     GPU tensors run on their device and the caller's current stream: on an MI300X in the HIP code object, on
@@ -38,6 +40,8 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         layout: "bshd" or "bhsd".
         rounding: a `RoundMode` or its name; how probabilities and outputs become bfloat16.
         return_lse: also return the log-sum-exp of the scaled scores.
+        variant: "fast", or "aiter_exact" for the bits of AITER's own kernel of that rounding mode: slower,
+            in the HIP code object only, and for a scale above 0.
 
     Any strides are honoured. Views whose last dimension is contiguous, whose address is a multiple of 16
     bytes, whose strides are multiples of 8 elements and whose row stride is at most 16 MiB run as they are,
@@ -49,9 +53,10 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
 
     Raises:
         TypeError: an argument's type or dtype.
-        ValueError: rank, head dim, layout, device, sizes, an overlapping out, or an input that requires grad
-            while grad mode is on.
-        RuntimeError: a device that no kernel here serves, or an error of the HIP runtime.
+        ValueError: rank, head dim, layout, variant, device, sizes, an overlapping out, or an input that
+            requires grad while grad mode is on.
+        RuntimeError: a device that no kernel here serves, or none in this variant; an error of the HIP
+            runtime.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         arguments.check_tensor_types(q=q, k=k, v=v)
@@ -68,6 +73,8 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         options["layout"] = layout
     if rounding != "rtne":
         options["rounding"] = rounding
+    if variant != "fast":
+        options["variant"] = arguments.check_variant(variant, arguments.check_scale(scale))
     if out is not None:
         arguments.check_tensor_types(out=out)
         if return_lse:
@@ -89,8 +96,8 @@ def _new_lse(q, sizes, return_lse):
 
 
 @torch.library.impl(FUNCTIONAL, "default")
-def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    call = arguments.check_call(q, k, v, scale, layout, rounding)
+def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = _new_lse(q, call.sizes, return_lse)
@@ -99,8 +106,8 @@ def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_ls
 
 
 @torch.library.impl(OUTPUT, "default")
-def _attention_output(q, k, v, *, scale=None, layout="bshd", rounding="rtne"):
-    call = arguments.check_call(q, k, v, scale, layout, rounding)
+def _attention_output(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     kernel.launch(call, q, k, v, out, None)
@@ -130,8 +137,10 @@ def _check_place(call, q, k, v, out) -> bool:
 
 
 @torch.library.impl(OUT, "default")
-def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    call = arguments.check_call(q, k, v, scale, layout, rounding)
+def _attention_out(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
+):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
     kernel = dispatch.serving(q.device)
     lse = _new_lse(q, call.sizes, return_lse)
@@ -142,21 +151,26 @@ def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", 
 
 
 @torch.library.register_fake(FUNCTIONAL)
-def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
 
 
 @torch.library.register_fake(OUTPUT)
-def _attention_output_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne"):
-    arguments.check_options(layout, rounding, scale)
+def _attention_output_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     return q.new_empty(arguments.check_inputs(q, k, v, layout).out_shape(layout))
 
 
 @torch.library.register_fake(OUT)
-def _attention_out_fake(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_out_fake(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
     return _new_lse(q, sizes, return_lse)

@@ -20,9 +20,17 @@ HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
 # plan chooses by shape and compute units. Read from the environment once, when this module is imported.
 FAMILY_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
 DENSE_FAMILIES = ("pingpong", "forward")
+AITER_EXACT_FAMILY = "aiter_exact"  # and the name of the variant that it is
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
+# In how many pieces the HIP kernels take KV: 1, unsplit; 0, where the plan says that it pays; more, every
+# query block in so many. Unset: 0, or 1 where the kernel is forced. Read once, too.
+PIECES_VARIABLE = "LITEATTENTION_ROCM_HIP_PIECES"
+_pieces = os.environ.get(PIECES_VARIABLE, "")
+if _pieces and not (_pieces.isascii() and _pieces.isdigit() and int(_pieces) < 2**31):
+    raise ValueError(f"{PIECES_VARIABLE} must be a number from 0 to 2147483647 or empty, got {_pieces!r}")
+forced_pieces: int | None = int(_pieces) if _pieces else None
 _SIMULATOR = str(simulator.path())
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
@@ -117,17 +125,20 @@ def has_code_object(device: torch.device) -> bool:
 
 
 def kernel_symbol(family: str, rounding: str) -> str:
-    """The kernel of a family ("forward", "pingpong", "skip_forward") and rounding mode in the code object."""
+    """The code object's kernel of a rounding mode and a family: one of those here, or "skip_forward"."""
     return f"attention_{family}_{rounding}"
 
 
-def permitted_family(where: Target, sizes, rounding: str) -> str:
+def permitted_family(where: Target, sizes, rounding: str, variant: str = "fast") -> str:
     """The dense family to launch: "" for the plan's own choice; another where one is forced or the
-    self-test refused the plan's.
+    self-test refused the plan's. Variant "aiter_exact" has one family.
 
     Raises:
-        verdicts.RefusedVariant: every family failed the self-test in this rounding mode.
+        verdicts.RefusedVariant: every family of the variant failed the self-test in this rounding mode.
     """
+    if variant == AITER_EXACT_FAMILY:
+        verdicts.require(where, kernel_symbol(AITER_EXACT_FAMILY, rounding))
+        return AITER_EXACT_FAMILY
     if not verdicts.refused(where):
         return forced_family
     if forced_family:
@@ -142,6 +153,29 @@ def permitted_family(where: Target, sizes, rounding: str) -> str:
             return family
     verdicts.require(where, kernel_symbol(plan["kernel"], rounding))
     return ""
+
+
+def permitted_pieces(where: Target, family: str, rounding: str) -> int:
+    """In how many pieces a launch of a family ("": of the plan's choice) may take KV, as `_C.plan` counts
+    them: 1 for "aiter_exact", and where the self-test refused a kernel that splits or the merge.
+
+    Raises:
+        verdicts.RefusedVariant: a split is forced that the self-test refused.
+    """
+    if family == AITER_EXACT_FAMILY:
+        return 1
+    pieces = forced_pieces if forced_pieces is not None else 1 if forced_family else 0
+    if pieces == 1 or not verdicts.refused(where):
+        return pieces
+    kernels = [*(f"{one}_split" for one in ([family] if family else DENSE_FAMILIES)), "merge"]
+    try:
+        for kernel in kernels:
+            verdicts.require(where, kernel_symbol(kernel, rounding))
+    except verdicts.RefusedVariant:
+        if forced_pieces:
+            raise
+        return 1
+    return pieces
 
 
 def prepare(device, rounding: str | None = None) -> None:
@@ -184,22 +218,29 @@ def launch(where: Target, call: arguments.Call, q, k, v, out, lse) -> None:
     """
     if call.empty:
         return
-    family = permitted_family(where, call.sizes, call.rounding)
+    family = permitted_family(where, call.sizes, call.rounding, call.variant)
+    pieces = permitted_pieces(where, family, call.rounding)
     query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if call.addressable and not (query | key | value) % views.ALIGNMENT_BYTES:
-        kept = where.hip, where.device, where.compute_units, family, out.stride()
+        kept = where.hip, where.device, where.compute_units, family, pieces, out.stride()
         bound = call.bound.get(kept)
         if bound is None:
-            bound = call.bound[kept] = _bind(where, call, family, q, k, v, out)
+            bound = call.bound[kept] = _bind(where, call, family, pieces, q, k, v, out)
     else:
         q, k, v = (views.addressable(x, arguments.LAYOUTS[call.layout][2]) for x in (q, k, v))
         query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        bound = _bind(where, call, family, q, k, v, out)
+        bound = _bind(where, call, family, pieces, q, k, v, out)
     stream = 0 if where.library is not None else torch.cuda.current_stream(where.device).cuda_stream
-    bound.launch(query, key, value, out.data_ptr(), 0 if lse is None else lse.data_ptr(), stream)
+    log_sum = 0 if lse is None else lse.data_ptr()
+    if bound.workspace_bytes:
+        # Of the stream that the launch is on, so that it may be used again right after it.
+        workspace = out.new_empty(bound.workspace_bytes, dtype=torch.uint8)
+        bound.launch(query, key, value, out.data_ptr(), log_sum, workspace.data_ptr(), stream)
+    else:
+        bound.launch(query, key, value, out.data_ptr(), log_sum, 0, stream)
 
 
-def _bind(where: Target, call: arguments.Call, family: str, q, k, v, out):
+def _bind(where: Target, call: arguments.Call, family: str, pieces: int, q, k, v, out):
     """The launch of a call, complete but for addresses and stream."""
     sizes, dimensions = call.sizes, arguments.LAYOUTS[call.layout]
     return _C.BoundForward(
@@ -216,4 +257,5 @@ def _bind(where: Target, call: arguments.Call, family: str, q, k, v, out):
         call.scale,
         ROUNDINGS[call.rounding].value,
         family,
+        pieces,
     )

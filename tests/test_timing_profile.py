@@ -22,7 +22,8 @@ from liteattention_rocm.timing import (
     ratio,
 )
 from liteattention_rocm.timing import device as device_model
-from liteattention_rocm.timing.steady import Steady, Traces, traced_lengths
+from liteattention_rocm.timing.kernels import Stage
+from liteattention_rocm.timing.steady import Steady, TracedStage, Traces, traced_lengths
 
 SHAPE = Shape(1, 4, 16384, 16384)
 
@@ -125,6 +126,7 @@ class FakeTraces:
 
     def __init__(self, workgroups: int):
         self.workgroups = workgroups
+        self.stages = [TracedStage(Stage("all", None, self.shape, workgroups), self)]
 
     def steady(self, parameter_set, residents):
         counts = {"vector": 4000, "transcendental": 0}

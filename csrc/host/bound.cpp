@@ -26,6 +26,8 @@ BoundForward::BoundForward(int library, int device, std::string arch, int comput
                            const ForwardCall& call)
     : library_(library), device_(device), arch_(std::move(arch)), compute_units_(compute_units), call_(call) {
   const Problem& problem = call.problem;
+  call_.workspace_bytes =
+      Plan(problem, DeviceProperties{compute_units}, call.kernel, call.pieces).workspace_bytes();
   const std::array<int64_t, 3> query{problem.batch, problem.heads, problem.seqlen_q};
   const std::array<int64_t, 3> kv{problem.batch, problem.kv_heads, problem.seqlen_kv};
   query_bytes_ = extent_bytes(call.query_strides, query);
@@ -43,13 +45,16 @@ void BoundForward::launch(const ForwardAddresses& addresses, uint64_t stream) co
   call.value = addresses.value;
   call.out = addresses.out;
   call.lse = addresses.lse;
+  call.workspace = addresses.workspace;
   call.stream = stream;
   const HipLibrary& hip = hip_library(library_);
-  const SimulatedAccess access[] = {{hip, call.query, query_bytes_, "q", false},
-                                    {hip, call.key, key_bytes_, "k", false},
-                                    {hip, call.value, value_bytes_, "v", false},
-                                    {hip, call.out, out_bytes_, "out", true},
-                                    {hip, call.lse, call.lse ? lse_bytes_ : 0, "lse", true}};
+  const SimulatedAccess access[] = {
+      {hip, call.query, query_bytes_, "q", false},
+      {hip, call.key, key_bytes_, "k", false},
+      {hip, call.value, value_bytes_, "v", false},
+      {hip, call.out, out_bytes_, "out", true},
+      {hip, call.lse, call.lse ? lse_bytes_ : 0, "lse", true},
+      {hip, call.workspace, static_cast<uint64_t>(call.workspace_bytes), "workspace", true}};
   forward(library_, device_, arch_, compute_units_, call);
 }
 

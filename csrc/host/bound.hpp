@@ -12,15 +12,19 @@ namespace liteattention_rocm {
 
 struct ForwardAddresses {
   uint64_t query, key, value, out;
-  uint64_t lse;  // 0: not written
+  uint64_t lse;        // 0: not written
+  uint64_t workspace;  // of workspace_bytes
 };
 
 class BoundForward {
  public:
-  // `call` without addresses and stream. For the rest see forward().
+  // `call` without addresses, workspace and stream. For the rest see forward().
   BoundForward(int library, int device, std::string arch, int compute_units, const ForwardCall& call);
 
-  // As forward(). The simulator may touch the call's tensors meanwhile, and stores to out and lse alone.
+  int64_t workspace_bytes() const { return call_.workspace_bytes; }  // the plan's
+
+  // As forward(). The simulator may touch the call's tensors meanwhile, and stores to out, lse and the
+  // workspace alone.
   void launch(const ForwardAddresses& addresses, uint64_t stream) const;
 
  private:
