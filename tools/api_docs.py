@@ -15,7 +15,7 @@ from pathlib import Path
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 # Modules, and of each the names that are public, in the order of the page.
 PUBLIC = {
-    "liteattention_rocm": ("attention", "LiteAttention", "RoundMode", "prepare"),
+    "liteattention_rocm": ("attention", "attention_varlen", "LiteAttention", "RoundMode", "prepare"),
     "liteattention_rocm.lite": ("Calibration",),
     "liteattention_rocm.verdicts": ("RefusedVariant",),
     "liteattention_rocm.reference": None,
