@@ -71,10 +71,10 @@ def attention(
         arguments.check_layout(layout)
     if variant != "fast":
         variant = arguments.check_variant(variant, arguments.check_scale(scale))
-    options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
     try:
         if out is None and not return_lse:
             return _output(q, k, v, scale, layout, rounding, variant)
+        options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
         if out is None:
             return _functional(q, k, v, return_lse=True, **options)
         arguments.check_tensor_types(out=out)
