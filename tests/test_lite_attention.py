@@ -301,7 +301,8 @@ def wan_costs(model) -> Costs:
 
 @pytest.mark.parametrize("model", WAN)
 def test_break_even_is_modelled_by_shape(model):
-    """As docs/liteattention.md says: nearly nothing on dense attention's schedule, much on the other."""
+    """As docs/liteattention.md says: nearly nothing on dense attention's schedule, much on the other, and
+    where dense attention splits a long KV."""
     costs = wan_costs(model)
     assert costs.dense_kernel == "pingpong"
     assert 0 < costs.break_even("pingpong") < 0.03
@@ -309,8 +310,9 @@ def test_break_even_is_modelled_by_shape(model):
     forward = _C.plan(1, heads, heads, rows, rows, 304, "forward")["modelled_clocks"]
     expected = 1 - costs.dense / forward / SKIPPING_OVER_DENSE["forward"]
     assert costs.break_even("forward") == pytest.approx(expected, abs=2e-3)
-    small = Costs(arguments.Sizes(1, 2, 2, 300, 1000), 304)
+    small = Costs(arguments.Sizes(1, 2, 2, 300, 250), 304)
     assert small.dense_kernel == "forward" and 0 < small.break_even("forward") < 0.02
+    assert Costs(arguments.Sizes(1, 2, 2, 300, 1000), 304).break_even("forward") > 0.4
 
 
 def test_the_schedule_follows_the_lists():
