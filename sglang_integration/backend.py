@@ -76,6 +76,11 @@ class LiteAttentionBackend(MetadataFreeBackend):
     def get_impl_cls() -> type[LiteAttentionImpl]:
         return LiteAttentionImpl
 
+    @classmethod
+    def supports_ring_rotation(cls) -> bool:
+        """The kernel returns the log-sum-exp by which a ring's partial outputs are merged."""
+        return True
+
 
 class LiteAttentionImpl(AttentionImpl):
     """One attention layer, self or cross.
@@ -136,12 +141,20 @@ class LiteAttentionImpl(AttentionImpl):
         key: torch.Tensor,
         value: torch.Tensor,
         attn_metadata: AttentionMetadata | None = None,
-    ) -> torch.Tensor:
+        *,
+        return_softmax_lse: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Attention of ``query`` [B, Sq, H, 128] over ``key`` and ``value`` [B, Skv, Hkv, 128], any strides.
 
         Returns:
-            The output [B, Sq, H, 128] in the query's dtype.
+            The output [B, Sq, H, 128] in the query's dtype. With ``return_softmax_lse``, as SGLang's ring
+            calls it, also the log-sum-exp of the scaled scores, float32 [B, H, Sq], natural logarithm.
+
+        Raises:
+            NotImplementedError: the log-sum-exp of a layer or of tensors that torch SDPA serves.
         """
+        if return_softmax_lse:
+            return self.partial_forward(query, key, value)
         if self.causal or query.dtype != torch.bfloat16:
             if not self.causal:
                 warn_fallback(str(query.dtype))
@@ -149,6 +162,39 @@ class LiteAttentionImpl(AttentionImpl):
         if self.skips:
             return self.skipping_forward(query, key, value)
         return self.dense_forward(query, key, value)
+
+    def forward_ring_kv_chunk(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention of a rank's queries [Tq, H, 128] over one chunk [Tkv, Hkv, 128] of the ring.
+
+        Returns:
+            The output [Tq, H, 128], normalised over the chunk, and the log-sum-exp, float32 [H, Tq].
+
+        Raises:
+            NotImplementedError: as :meth:`forward` where it is asked for the log-sum-exp.
+        """
+        out, lse = self.partial_forward(query[None], key[None], value[None])
+        return out[0], lse[0]
+
+    def partial_forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Dense attention over a part of the keys, and by how much it weighs among the others."""
+        if self.causal or query.dtype != torch.bfloat16:
+            reason = "causal attention" if self.causal else f"{query.dtype} (allowed: torch.bfloat16)"
+            raise NotImplementedError(f"{BACKEND_NAME} serves no ring attention for {reason}: {self.name}")
+        if self.skips:
+            warn_ring_is_dense()
+        return liteattention_rocm.attention(
+            query,
+            key,
+            value,
+            scale=self.softmax_scale,
+            layout="bshd",
+            rounding=self.settings.rounding,
+            return_lse=True,
+        )
 
     def dense_forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return liteattention_rocm.attention(
@@ -171,3 +217,9 @@ class LiteAttentionImpl(AttentionImpl):
 def warn_fallback(what: str) -> None:
     """Says once per process that layers with ``what`` are not served by our kernel."""
     logger.warning("%s does not serve %s; these layers run in torch SDPA", BACKEND_NAME, what)
+
+
+@functools.cache
+def warn_ring_is_dense() -> None:
+    """Says once per process that a threshold has no effect under ring attention."""
+    logger.warning("%s skips nothing under ring attention: every chunk of it is dense", BACKEND_NAME)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,12 @@ BACKEND_NAME = "liteattention_rocm"
 BACKEND_CLASS = "sglang_integration.backend.LiteAttentionBackend"
 DISABLE_VARIABLE = "LITEATTENTION_ROCM_DISABLE"
 CHOICE_METHOD = "get_attn_backend_cls_str"
+ARGUMENTS_MODULE = "sglang.multimodal_gen.runtime.server_args.server_args"
+ARGUMENTS_CHECK = f"{ARGUMENTS_MODULE}.ServerArgs._adjust_attention_backend"
+RING_NAMES = "RING_CAPABLE_ATTENTION_BACKENDS"
 
 logger = logging.getLogger(__name__)
-_hooked: set[tuple[str, Callable[..., str]]] = set()
+_hooked: set[tuple[str, Callable[..., Any]]] = set()
 
 
 def register() -> None:
@@ -35,6 +39,7 @@ def register() -> None:
         return
     try:
         hook_backend_choice(choose_backend)
+        hook_ring_check(allow_ring)
         add_backend_name(BACKEND_NAME)
     except Exception as error:  # a plugin must not take its host down
         logger.error(
@@ -77,17 +82,41 @@ def hook_backend_choice(hook: Callable[..., str]) -> None:
         LookupError: no class of the platform defines the method.
     """
     from sglang.multimodal_gen.runtime.platforms import current_platform
-    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookType
 
     for owner in type(current_platform).__mro__:
         if CHOICE_METHOD in vars(owner):
             break
     else:
         raise LookupError(f"{type(current_platform).__qualname__} has no {CHOICE_METHOD}")
-    target = f"{owner.__module__}.{owner.__qualname__}.{CHOICE_METHOD}"
+    hook_once(f"{owner.__module__}.{owner.__qualname__}.{CHOICE_METHOD}", hook, HookType.AROUND)
+
+
+def hook_ring_check(hook: Callable[..., None]) -> None:
+    """Has SGLang call ``hook(server_args)`` before it checks the attention backend of its arguments."""
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookType
+
+    hook_once(ARGUMENTS_CHECK, hook, HookType.BEFORE)
+
+
+def hook_once(target: str, hook: Callable[..., Any], kind: enum.Enum) -> None:
+    """Registers a hook on a dotted path, which SGLang imports when it applies its hooks."""
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry
+
     if (target, hook) not in _hooked:
-        HookRegistry.register(target, hook, HookType.AROUND)
+        HookRegistry.register(target, hook, kind)
         _hooked.add((target, hook))
+
+
+def allow_ring(server_args: Any) -> None:
+    """Adds our name to those that SGLang admits with a ring degree above 1.
+
+    SGLang asks the backend's class too, once it has one; arguments are checked by name, earlier.
+    """
+    module = sys.modules[ARGUMENTS_MODULE]
+    names = getattr(module, RING_NAMES)
+    if BACKEND_NAME not in names:
+        setattr(module, RING_NAMES, (*names, BACKEND_NAME))
 
 
 def choose_backend(

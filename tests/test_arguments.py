@@ -30,7 +30,7 @@ def no_launch(monkeypatch):
     def launched(*_):
         raise AssertionError("a launch was made")
 
-    monkeypatch.setattr(runtime._C, "forward", launched)
+    monkeypatch.setattr(runtime, "launch", launched)
 
 
 REFUSALS = {

@@ -99,8 +99,62 @@ def test_heads_that_do_not_divide_are_refused(backend):
         layer(backend, num_kv_heads=3)
 
 
-def test_ring_and_metadata_are_not_claimed(backend):
-    assert not backend.LiteAttentionBackend.supports_ring_rotation()
-    assert not backend.LiteAttentionBackend.supports_packed_varlen()
+def test_metadata_is_not_claimed(backend):
     with pytest.raises(NotImplementedError):
         backend.LiteAttentionBackend.get_builder_cls()
+
+
+def by_chunks(layer, q, k, v, packed):
+    """Attention as SGLang's ring makes it: chunk by chunk of the keys, merged by SGLang."""
+    from sglang.multimodal_gen.runtime.layers.usp import _ring_merge_attention
+
+    out, lse = None, None
+    for begin, end in ((0, 64), (64, 101), (101, 102), (102, 160)):
+        chunk = [t[:, begin:end] for t in (k, v)]
+        if packed:
+            step = layer.forward_ring_kv_chunk(q[0], *(t[0] for t in chunk))
+        else:
+            step = layer.forward(q, *chunk, attn_metadata=None, return_softmax_lse=True)
+        out, lse = _ring_merge_attention(out, lse, *step)
+    return (out[None], lse[None]) if packed else (out, lse)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kv_heads", [1, HEADS])
+def test_chunks_of_a_ring_merge_to_the_whole(backend, packed, kv_heads):
+    """Sq == H·64 and == Tkv: a transposed log-sum-exp would merge into something else."""
+    q = torch.randn(1, HEADS, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    k, v = torch.randn(2, 1, 160, kv_heads, HEAD_DIM, dtype=torch.bfloat16)
+    assert backend.LiteAttentionBackend.supports_ring_rotation()
+    ours = layer(backend, scale=0.2, num_kv_heads=kv_heads)
+    out, lse = by_chunks(ours, q, k, v, packed)
+    wide = [t.repeat_interleave(HEADS // kv_heads, dim=2) for t in (k, v)]
+    expected = reference(q, *wide, 0.2)
+    error = (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+    assert error < 1e-2
+    scores = torch.einsum("bqhd,bkhd->bqhk", q.double(), wide[0].double()) * 0.2
+    assert torch.allclose(lse.double()[..., 0], scores.logsumexp(-1), atol=1e-4, rtol=0)
+
+
+def test_a_ring_is_refused_what_has_no_log_sum_exp(backend):
+    q = torch.randn(1, 5, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    with pytest.raises(NotImplementedError, match=r"ring attention for causal attention: blocks\.0\.attn1"):
+        layer(backend, causal=True).forward(q, q, q, return_softmax_lse=True)
+    half = q.half()
+    with pytest.raises(NotImplementedError, match=r"torch\.float16 \(allowed: torch\.bfloat16\)"):
+        layer(backend).forward_ring_kv_chunk(half[0], half[0], half[0])
+
+
+def test_a_ring_is_dense_and_says_so_once(backend, monkeypatch, caplog):
+    from sglang_integration.settings import Settings
+
+    backend.warn_ring_is_dense.cache_clear()
+    monkeypatch.setattr(backend, "configured_settings", lambda: Settings(threshold=-3.0))
+    q = torch.randn(1, 70, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    skipping = layer(backend, is_cross_attention=False)
+    assert skipping.skips
+    with caplog.at_level(logging.WARNING):
+        results = [skipping.forward(q, q, q, return_softmax_lse=True) for _ in range(2)]
+    expected = layer(backend).dense_forward(q, q, q)
+    assert all(torch.equal(out, expected) for out, _ in results)
+    assert len([record for record in caplog.records if record.name == backend.__name__]) == 1

@@ -60,7 +60,7 @@ def test_registering_twice_hooks_once(runtime):
 
     plugin.register()
     hooks = [hook for entries in HookRegistry._hooks.values() for _, hook, _ in entries]
-    assert hooks.count(plugin.choose_backend) == 1
+    assert hooks.count(plugin.choose_backend) == hooks.count(plugin.allow_ring) == 1
 
 
 @pytest.mark.parametrize("cross", [False, True])
@@ -122,6 +122,16 @@ def test_role_override_reaches_cross_attention_alone(runtime, model):
     ):
         assert runtime.get_attn_backend(128, BF16, is_cross_attention=True).get_enum() is member()
         assert runtime.get_attn_backend(128, BF16).get_enum().name == "TORCH_SDPA"
+
+
+def test_ring_degrees_are_admitted(runtime, model):
+    """SGLang checks the name before it asks the backend's class."""
+    args = server_args(model, 2, attention_backend="liteattention_rocm", ring_degree=2)
+    assert args.ring_degree == 2 and args.attention_backend == "liteattention_rocm"
+    with pytest.raises(ValueError, match="Ring Attention requires one of the ring-capable backends"):
+        server_args(model, 2, attention_backend="torch_sdpa", ring_degree=2)
+    args = server_args(model, 2, ring_degree=2)
+    assert args.attention_backend == "fa"  # SGLang's own choice for a ring
 
 
 @pytest.mark.parametrize("text", ["rounding=rtnx", "rounding=rtz,speed=9"])

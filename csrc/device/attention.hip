@@ -15,6 +15,7 @@
 //   accumulate  O^T = O^T·shrink + V^T·P^T
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
+#include "kv_rows.hpp"
 #include "output.hpp"
 #include "skip.hpp"
 #include "skip_order.hpp"
@@ -26,65 +27,7 @@ namespace {
 
 using namespace fragments;
 
-constexpr int kFetchesPerThread = 4;
-static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
 static_assert(kQueryRowsPerWave * (kThreadsPerWorkgroup / kWaveSize) == kQueryRowsPerWorkgroup);
-
-// The rows of one head as a chain of KV tiles, each seen through a buffer of its own: a base in 64 bits
-// and offsets that fit 32.
-struct KvRows {
-  const char* tile;    // first row of the next tile to fetch
-  uint32_t row_bytes;  // stride
-
-  LRA_DEVICE void move(int rows) { tile += static_cast<int64_t>(rows) * row_bytes; }
-};
-
-struct Fetched {
-  Dword4 chunks[kFetchesPerThread];
-};
-
-// Fetches chunk `chunk` of rows first_row + i·row_step. Rows from `rows` on read as 0: by the buffer's size
-// where rows lie apart, by index where they overlap (a stride below a row, as expand() makes).
-LRA_DEVICE Fetched fetch(const KvRows& kv, int rows, int first_row, int row_step, int chunk) {
-  const BufferResource buffer = isa::make_buffer(kv.tile, span_bytes(rows, kv.row_bytes));
-  const bool overlapping = kv.row_bytes < static_cast<uint32_t>(kRowBytes);
-  Fetched fetched;
-  for (int i = 0; i < kFetchesPerThread; ++i) {
-    const int row = first_row + i * row_step;
-    uint32_t offset = row * kv.row_bytes + chunk * kChunkBytes;
-    if (overlapping && row >= rows) offset = kOutOfBounds;
-    fetched.chunks[i] = isa::buffer_load_b128(buffer, offset);
-  }
-  return fetched;
-}
-
-// Thread t carries chunk t%16 of K rows t/16 + 16·i …
-LRA_DEVICE Fetched fetch_key(const KvRows& key, int rows, int thread) {
-  return fetch(key, rows, thread / kChunksPerRow, kThreadsPerWorkgroup / kChunksPerRow,
-               thread % kChunksPerRow);
-}
-LRA_DEVICE void deposit_key(const Fetched& fetched, char* lds, int thread) {
-  for (int i = 0; i < kFetchesPerThread; ++i) {
-    const int row = thread / kChunksPerRow + i * (kThreadsPerWorkgroup / kChunksPerRow);
-    *reinterpret_cast<Dword4*>(lds + key_lds_offset(row, thread % kChunksPerRow)) = fetched.chunks[i];
-  }
-}
-
-// … and of the four V rows of quad t/16, which it transposes into eight cells.
-LRA_DEVICE Fetched fetch_value(const KvRows& value, int rows, int thread) {
-  return fetch(value, rows, thread / kChunksPerRow * 4, 1, thread % kChunksPerRow);
-}
-LRA_DEVICE void deposit_value(const Fetched& fetched, char* lds, int thread) {
-  const int quad = thread / kChunksPerRow, first_dim = thread % kChunksPerRow * 8;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t row0 = fetched.chunks[0][i], row1 = fetched.chunks[1][i];
-    const uint32_t row2 = fetched.chunks[2][i], row3 = fetched.chunks[3][i];
-    const Dword2 even = {isa::perm(row1, row0, bf16::kLowHalves), isa::perm(row3, row2, bf16::kLowHalves)};
-    const Dword2 odd = {isa::perm(row1, row0, bf16::kHighHalves), isa::perm(row3, row2, bf16::kHighHalves)};
-    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i)) = even;
-    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i + 1)) = odd;
-  }
-}
 
 // The two MFMA operands that one b128 access brings.
 struct OperandPair {
@@ -249,7 +192,7 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
   for (int behind; remaining > 0; remaining = behind) {
     isa::lds_barrier();
     deposit_key(next_key, key_lds, thread);
-    deposit_value(next_value, value_lds, thread);
+    deposit_value<value_lds_offset>(next_value, value_lds, thread);
     isa::lds_barrier();
 
     behind = walk.next(remaining);

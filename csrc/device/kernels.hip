@@ -2,3 +2,6 @@
 #include "attention.hip"
 #include "merge.hip"
 #include "pingpong.hip"
+#include "varlen.hip"
+
+#include "aiter_exact.hip"

@@ -1,22 +1,13 @@
 // From the accumulators of 16 query rows to memory: what every forward kernel ends with.
 #pragma once
 
+#include "rows.hpp"
 #include "softmax.hpp"
 
 namespace liteattention_rocm {
 namespace {
 
-constexpr uint32_t kOutOfBounds = 0x80000000;  // beyond every buffer's size: loads give 0, stores drop
 constexpr float kLn2 = 0.693147180559945f;
-
-LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
-  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
-}
-
-// Bytes from the first row to the end of the last of `rows` rows.
-LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
-  return (rows - 1) * row_bytes + fragments::kRowBytes;
-}
 
 // O^T of 16 query rows: D register r of dim tile d.
 using OutputRegisters = float __attribute__((ext_vector_type(kDimTiles * 4)));

@@ -93,6 +93,16 @@ SplitArguments split_arguments(const ForwardArguments& forward, const ForwardCal
   return arguments;
 }
 
+// By rounding mode, with their names.
+std::pair<const std::array<hipFunction_t, 3>&, const std::array<const char*, 3>&>
+unsplit_kernels(const LoadedKernels& kernels, DenseKernel kernel) {
+  switch (kernel) {
+  case DenseKernel::kPingpong: return {kernels.pingpong, kPingpongKernels};
+  case DenseKernel::kAiterExact: return {kernels.aiter_exact, kAiterExactKernels};
+  default: return {kernels.forward, kForwardKernels};
+  }
+}
+
 void check_workspace(const ForwardCall& call, const Plan& plan) {
   if (!plan.split()) return;
   check_address("workspace", call.workspace, kAlignmentBytes);
@@ -118,6 +128,8 @@ ForwardArguments checked_arguments(const ForwardCall& call) {
   arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_MIN);
   if (!std::isfinite(arguments.scale) || !std::isfinite(arguments.scale_log2e))
     refuse("scale", std::to_string(call.scale), "a number whose product with log2(e) is finite in float32");
+  if (call.kernel == DenseKernel::kAiterExact && !(call.scale > 0))
+    refuse("scale", std::to_string(call.scale), "a positive number for kernel aiter_exact");
   arguments.query_sign_mask = call.scale < 0 ? kFlipSigns : 0;
 
   const std::array<int64_t, 3> query_extents{problem.batch, problem.heads, problem.seqlen_q};
@@ -165,12 +177,13 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
   const Plan plan = planned(compute_units > 0 ? DeviceProperties{compute_units} : kernels.device);
   const auto rounding = static_cast<size_t>(call.rounding);
-  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
+  const DenseKernel kernel = plan.kernel();
 
   const CurrentDevice current(hip, device);
   const Launcher launch_kernel{hip, stream};
   if (plan.split()) {
     SplitArguments split = split_arguments(arguments, call, plan);
+    const bool pingpong = kernel == DenseKernel::kPingpong;
     launch_kernel((pingpong ? kernels.pingpong_split : kernels.forward_split)[rounding],
                   (pingpong ? kPingpongSplitKernels : kForwardSplitKernels)[rounding], plan.split_launch(),
                   plan.threads(), split);
@@ -181,9 +194,8 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
   for (int64_t i = 0; i < plan.launch_count(); ++i) {
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call, launch.first_batch);
-    launch_kernel((pingpong ? kernels.pingpong : kernels.forward)[rounding],
-                  (pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch, plan.threads(),
-                  arguments);
+    const auto& [functions, names] = unsplit_kernels(kernels, kernel);
+    launch_kernel(functions[rounding], names[rounding], launch, plan.threads(), arguments);
   }
 }
 

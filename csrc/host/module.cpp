@@ -2,12 +2,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
+#include "device/arguments.hpp"
 #include "device/split_arguments.hpp"
+#include "host/bound.hpp"
 #include "host/code_objects.hpp"
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
 #include "host/skip.hpp"
+#include "host/varlen.hpp"
 
 namespace py = pybind11;
 using namespace liteattention_rocm;
@@ -79,6 +84,17 @@ void py_forward(int hip, int device, std::string_view arch, int compute_units, u
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
 }
 
+BoundForward py_bind_forward(int hip, int device, std::string arch, int compute_units, int64_t batch,
+                             int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                             const Strides& query_strides, const Strides& key_strides,
+                             const Strides& value_strides, const Strides& out_strides, double scale,
+                             int rounding, std::string_view kernel, int64_t pieces) {
+  const ForwardCall call =
+      forward_call(0, 0, 0, 0, 0, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides, key_strides,
+                   value_strides, out_strides, scale, rounding, 0, kernel, pieces);
+  return {hip, device, std::move(arch), compute_units, call};
+}
+
 void py_skip_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
                      uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads,
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
@@ -95,6 +111,19 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                       backward,
                       votes_count};
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
+}
+
+void py_varlen_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
+                       uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t heads,
+                       int64_t kv_heads, int64_t total_q, int64_t total_k, const Strides& query_strides,
+                       const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
+                       double scale, int rounding, uint64_t stream, uint64_t cu_seqlens_q,
+                       uint64_t cu_seqlens_k, int64_t sequences, int64_t max_seqlen_q) {
+  const VarlenCall call{forward_call(query, key, value, out, lse, 1, heads, kv_heads, total_q, total_k,
+                                     query_strides, key_strides, value_strides, out_strides, scale, rounding,
+                                     stream),
+                        cu_seqlens_q, cu_seqlens_k, sequences, max_seqlen_q};
+  without_gil([&] { varlen_forward(hip, device, arch, compute_units, call); });
 }
 
 py::dict launch_entry(const std::string& kernel, const Launch& launch, int threads) {
@@ -164,6 +193,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "is_simulator", [](int hip) { return hip_library(hip).simulator_last_error != nullptr; },
       py::arg("hip"), "Whether that library is the gfx942 simulator.");
+  module.def(
+      "environment",
+      [](const char* name) -> py::object {
+        const char* value = std::getenv(name);
+        return value ? py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefault(value)) : py::none();
+      },
+      py::arg("name"), "A variable of the environment, or None: os.environ.get without its cost.");
   module.def("set_interrupt_check", &set_interrupt_check, py::arg("hip"),
              "Lets Ctrl-C end a simulated launch. Does nothing for other libraries.");
   module.def(
@@ -182,13 +218,34 @@ PYBIND11_MODULE(_C, module) {
       py::arg("workspace") = 0, py::arg("workspace_bytes") = 0,
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, aiter_exact (scale > 0), or empty "
+      "for the plan's choice among the first two. "
       "pieces: 1, KV is not split; 0, where the plan says so; more, every query block in so many. workspace: "
       "address of workspace_bytes device bytes, aligned to 16, for partial results; at least what the "
       "function workspace_bytes says. "
       "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
+  py::class_<BoundForward>(module, "BoundForward",
+                           "A forward call that is complete but for its addresses and stream; takes what "
+                           "forward takes.")
+      .def(py::init(&py_bind_forward), py::arg("hip"), py::arg("device"), py::arg("arch"),
+           py::arg("compute_units"), py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+           py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"),
+           py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"), py::arg("rounding"),
+           py::arg("kernel") = "", py::arg("pieces") = 1)
+      .def_property_readonly("workspace_bytes", &BoundForward::workspace_bytes,
+                             "What launch needs for partial results.")
+      .def(
+          "launch",
+          [](const BoundForward& call, uint64_t query, uint64_t key, uint64_t value, uint64_t out,
+             uint64_t lse, uint64_t workspace, uint64_t stream) {
+            without_gil([&] { call.launch({query, key, value, out, lse, workspace}, stream); });
+          },
+          py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"),
+          py::arg("workspace"), py::arg("stream"),
+          "As forward. Simulated launches may touch these tensors meanwhile, and store to out, lse and the "
+          "workspace of workspace_bytes.");
   module.def(
       "skip_forward", &py_skip_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
@@ -201,6 +258,16 @@ PYBIND11_MODULE(_C, module) {
       "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
       "heads, query tiles], the query tile that each workgroup takes, or 0.");
+  module.def(
+      "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
+      py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
+      py::arg("lse"), py::arg("heads"), py::arg("kv_heads"), py::arg("total_q"), py::arg("total_k"),
+      py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("cu_seqlens_q"),
+      py::arg("cu_seqlens_k"), py::arg("sequences"), py::arg("max_seqlen_q"),
+      "As forward, but over packed sequences, in one launch: sequence i has the rows from entry i of "
+      "cu_seqlens_q and cu_seqlens_k, int32 [sequences + 1], up to entry i + 1. lse is float32 [heads, "
+      "total_q] or 0. A sequence without keys gets zeros and a log-sum-exp of -inf.");
   module.def(
       "skip_order",
       [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
@@ -260,29 +327,15 @@ PYBIND11_MODULE(_C, module) {
         std::vector<std::string> names;
         const auto append = [&](const auto& more) { names.insert(names.end(), more.begin(), more.end()); };
         append(kForwardKernels);
-        append(kForwardSplitKernels);
         append(kSkipKernels);
         names.push_back(kOrderKernel);
-        append(kMergeKernels);
-        append(kPingpongKernels);
-        append(kPingpongSplitKernels);
+        for (const auto* more : {&kPingpongKernels, &kVarlenKernels, &kAiterExactKernels,
+                                 &kForwardSplitKernels, &kPingpongSplitKernels, &kMergeKernels})
+          append(*more);
         return names;
       },
-      "Architectures with an embedded code object.");
-  module.def(
-      "kernel_names",
-      [] {
-        std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
-        names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
-        names.push_back(kOrderKernel);
-        for (const auto* more :
-             {&kPingpongKernels, &kForwardSplitKernels, &kPingpongSplitKernels, &kMergeKernels})
-          names.insert(names.end(), more->begin(), more->end());
-        return names;
-      },
-      "Kernels of every code object, each group by rounding: the dense ones of 128 query rows, those that "
-      "split "
-      "KV, the skipping ones, the one that orders skip lists, the merge of a split, the dense ones of 384 "
-      "query "
-      "rows, and those that split KV.");
+      "Kernels of every code object, each group by rounding: the dense ones of 128 query rows, the skipping "
+      "ones, the one that orders skip lists, the dense ones of 384 query rows, those for packed sequences, "
+      "those "
+      "with AITER's arithmetic, those of both dense ones that split KV, and the merge.");
 }

@@ -17,9 +17,14 @@ constexpr int64_t kMaxGridYz = 65535;
 constexpr int64_t kMaxSequence =
     std::numeric_limits<int32_t>::max() - std::max(kQueryRowsPerWorkgroup, kKvRowsPerTile);
 
-constexpr std::array<KernelTraits, 2> kKernelTraits = {{
+constexpr std::array<KernelTraits, 3> kKernelTraits = {{
     {"forward", kQueryRowsPerWorkgroup, kThreadsPerWorkgroup, {5500, 5400}, KernelTraits::Clocks{7700, 7750}},
     {"pingpong", kPingpongQueryRowsPerWorkgroup, kPingpongThreadsPerWorkgroup, {11900, 6590}, std::nullopt},
+    {"aiter_exact",
+     kQueryRowsPerWorkgroup,
+     kThreadsPerWorkgroup,
+     {5500, 5400},
+     KernelTraits::Clocks{7700, 7750}},
 }};
 
 // A dispatch counts work-items in 32 bits.
@@ -74,7 +79,8 @@ std::optional<DenseKernel> dense_kernel(std::string_view name) {
   if (name.empty()) return std::nullopt;
   for (size_t i = 0; i < kKernelTraits.size(); ++i)
     if (name == kKernelTraits[i].name) return static_cast<DenseKernel>(i);
-  throw std::invalid_argument("kernel is '" + std::string(name) + "', allowed are forward, pingpong and ''");
+  throw std::invalid_argument("kernel is '" + std::string(name) +
+                              "', allowed are forward, pingpong, aiter_exact and ''");
 }
 
 Plan::Plan(const Problem& problem, const DeviceProperties& device, std::optional<DenseKernel> kernel,

@@ -18,8 +18,9 @@ struct DeviceProperties {
   int compute_units;
 };
 
-// The kernels that compute dense attention, and what a plan needs to know of them.
-enum class DenseKernel { kForward, kPingpong };
+// The kernels that compute dense attention, and what a plan needs to know of them. No plan chooses
+// kAiterExact.
+enum class DenseKernel { kForward, kPingpong, kAiterExact };
 
 struct KernelTraits {
   // Modelled clocks (D0 of docs/timing.md, rtz) of a compute unit with one workgroup, or with a pair.

@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import _C, dispatch, ops, runtime, verdicts
+from .. import _C, arguments, dispatch, ops, runtime, varlen, verdicts
 from ..lite import lists
 from .cases import CASES, Case, random_bits
 
 _POISON = 0x7FA5
-_DENSE = re.compile(r"attention_(forward|pingpong)_(rtne|rtna|rtz)")
+_DENSE = re.compile(r"attention_(forward|pingpong|aiter_exact)_(rtne|rtna|rtz)")
 _SPLIT = re.compile(r"attention_(forward|pingpong)_split_(rtne|rtna|rtz)")
 _MERGE = re.compile(r"attention_merge_(rtne|rtna|rtz)")
 _PIECES = 3  # in which the splitting kernels take KV
 _SKIP = re.compile(r"attention_skip_forward_(rtne|rtna|rtz)")
+_VARLEN = re.compile(r"attention_varlen_(rtne|rtna|rtz)")
 _ORDER = "attention_skip_order"
 _THRESHOLD = -2.5  # log2 units; scores of exact cases are integers, none is at it
 _ORDER_LISTS = (2, 3, 45, 2)  # of the kernel that orders them: batch, heads, query tiles, words
@@ -44,8 +45,9 @@ class Result:
 class Variant:
     """One kernel. rounding: None where it has none.
 
-    family: "forward", "pingpong", "forward_split", "pingpong_split", "merge", "skip" or "order". A splitting
-    kernel runs with the merge behind it, the merge behind the splitting kernel of 128 rows.
+    family: "forward", "pingpong", "forward_split", "pingpong_split", "merge", "aiter_exact", "varlen", "skip"
+    or "order". A splitting kernel runs with the merge behind it, the merge behind the splitting kernel of 128
+    rows.
     """
 
     name: str
@@ -99,9 +101,33 @@ class Variant:
                     q, k, v, read, write, threshold=_THRESHOLD, backward=False, **options
                 )
                 return Result(out.cpu(), lse.cpu(), (write.cpu(),))
+            if self.family == "varlen":
+                return _packed(case, q, k, v, options)
             out = torch.full(q.shape, _POISON, dtype=torch.int16, device=device).view(torch.bfloat16)
-            _, lse = ops.attention(q, k, v, out=out, **options)
+            variant = self.family if self.family in arguments.VARIANTS else "fast"
+            _, lse = ops.attention(q, k, v, out=out, variant=variant, **options)
             return Result(out.cpu(), lse.cpu())
+
+
+def _packed(case: Case, q, k, v, options) -> Result:
+    """A case's batch entries as sequences behind one another, with an empty one after each."""
+    by_row = [t if case.layout == "bshd" else t.transpose(1, 2) for t in (q, k, v)]
+    lengths = (case.seqlen_q, case.seqlen_kv)
+    bounds = [
+        [0, *(entry * length for entry in range(1, case.batch + 1) for _ in range(2))] for length in lengths
+    ]
+    cumulative = [torch.tensor(values, dtype=torch.int32).to(q.device) for values in bounds]
+    out, lse = varlen.attention_varlen(
+        *(t.flatten(0, 1) for t in by_row),
+        *cumulative,
+        *lengths,
+        scale=options["scale"],
+        rounding=options["rounding"],
+        return_lse=True,
+    )
+    out = out.cpu().unflatten(0, (case.batch, case.seqlen_q))
+    lse = lse.cpu().unflatten(1, (case.batch, case.seqlen_q)).transpose(0, 1)
+    return Result(out if case.layout == "bshd" else out.transpose(1, 2), lse)
 
 
 def _order(device: torch.device) -> Result:
@@ -145,6 +171,8 @@ def _variant(name: str) -> Variant | None:
         return Variant(name, f"{match[1]}_split", match[2])
     if match := _MERGE.fullmatch(name):
         return Variant(name, "merge", match[1])
+    if match := _VARLEN.fullmatch(name):
+        return Variant(name, "varlen", match[1])
     if match := _SKIP.fullmatch(name):
         return Variant(name, "skip", match[1])
     return Variant(name, "order", None) if name == _ORDER else None

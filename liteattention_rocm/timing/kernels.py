@@ -59,9 +59,10 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them, unsplit; "skip", the skipping kernel with every tile listed; or "aiter". Of a plan that splits
-    KV: "forward_split" or "pingpong_split", whose traces are whole query blocks. path: of another code object
-    of ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
+    of them, unsplit; "aiter_exact", ours with AITER's arithmetic; "skip", the skipping kernel with every
+    tile listed; or "aiter". Of a plan that splits KV: "forward_split" or "pingpong_split", whose traces are
+    whole query blocks. path: of another code object of ours, with the geometry and arguments of the installed
+    one, or of another folder of AITER's; None: the
     embedded one, and AITER's where `find` looks.
     """
 
@@ -320,5 +321,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-SOURCES = ("ours", "forward", "pingpong", "skip", "aiter")
+SOURCES = ("ours", "forward", "pingpong", "aiter_exact", "skip", "aiter")
 KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}
