@@ -60,6 +60,7 @@ def test_kernels_take_the_argument_struct_of_the_host():
     varlen = dense + "QQ"
     # Workspace, query tiles, whole and split blocks, pieces, groups of 16 rows, padding
     split = dense + "Q6i"
+    varlen = dense + "2Q"  # the two arrays of cumulative lengths
     sizes = {
         kernel.name: (kernel.arguments[0].offset, kernel.arguments[0].size, kernel.arguments[0].kind)
         for kernel in code_object.parse(_C.code_object("gfx942")).kernels
