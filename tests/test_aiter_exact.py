@@ -152,7 +152,7 @@ def test_ten_million_elements(aiter, tmp_path, capsys):
     file = tmp_path / "counts.json"
     for elements in ("3000000", "10000000"):
         assert cli.main(["agree", "--elements", elements, "--resume", str(file), "--json"]) == 0
-    total = json.loads(capsys.readouterr().out.split("}\n{")[-1].join(("{", "")))["total"]
+        total = json.loads(capsys.readouterr().out)["total"]
     assert total["identical"] == total["elements"] >= 10_000_000
     assert total["identical_rows"] == total["rows"] and total["special"] > 100_000
 
@@ -307,6 +307,16 @@ def test_refusals_before_anything_is_launched(options, error, sentence):
     with pytest.raises(error, match=sentence):
         liteattention_rocm.attention(q, k, v, **options)
     assert simulator.statistics()["kernels"] == {}
+
+
+def test_the_binding_refuses_what_the_kernel_has_no_meaning_for():
+    hip, row = _C.open_hip(runtime.cpu_library()), (0, 0, 128)
+    for scale in (0.0, -0.5):
+        with pytest.raises(ValueError, match=r"scale is -?0\.[05]0*, allowed is a positive number for kernel"):
+            _C.forward(
+                hip, 0, "gfx942", 0, 16, 16, 16, 16, 0, 1, 1, 1, 4, 4, row, row, row, row, scale, 0, 0,
+                "aiter_exact"
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("serving", ["reference", "triton"])
