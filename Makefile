@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
 E2E_OUTPUT ?= e2e-output
 
-.PHONY: all install e2e lite layer test test-full canary lint format clean
+FUZZ ?= --seconds 60 --jobs 2
+
+.PHONY: all install e2e lite layer test test-full canary fuzz fuzz-sanitized lint format clean
 all: install
 
 $(VENV)/.environment:
@@ -59,6 +61,14 @@ canary: install
 	$(CANARY)/bin/pip install --quiet .
 	$(CANARY)/bin/pytest tests/test_sglang_contracts.py -m "full or not full"
 
+# Random calls, bad arguments and damaged code objects, from a new seed each time: docs/testing.md.
+fuzz: install
+	$(BIN)/python tests/fuzz.py $(FUZZ)
+
+# The same against a build with AddressSanitizer and UndefinedBehaviorSanitizer.
+fuzz-sanitized: install
+	$(BIN)/python tests/fuzz_sanitized.py $(FUZZ)
+
 lint: $(VENV)/.requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,4 +80,4 @@ format: $(VENV)/.requirements
 	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
 
 clean:
-	rm -rf $(VENV) $(CANARY) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite build
+	rm -rf $(VENV) $(CANARY) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite fuzz-output build

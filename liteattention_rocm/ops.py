@@ -75,15 +75,19 @@ def attention(
         options["rounding"] = rounding
     if variant != "fast":
         options["variant"] = arguments.check_variant(variant, arguments.check_scale(scale))
-    if out is not None:
-        arguments.check_tensor_types(out=out)
+    try:
+        if out is not None:
+            arguments.check_tensor_types(out=out)
+            if return_lse:
+                return out, _into(q, k, v, out, return_lse=True, **options)
+            _into(q, k, v, out, **options)
+            return out
         if return_lse:
-            return out, _into(q, k, v, out, return_lse=True, **options)
-        _into(q, k, v, out, **options)
-        return out
-    if return_lse:
-        return _functional(q, k, v, return_lse=True, **options)
-    return _output(q, k, v, **options)
+            return _functional(q, k, v, return_lse=True, **options)
+        return _output(q, k, v, **options)
+    except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
+        arguments.check_tensor_types(q=q, k=k, v=v)
+        raise
 
 
 _functional = torch.ops.liteattention_rocm.attention.default
