@@ -9,7 +9,7 @@ E2E_OUTPUT ?= e2e-output
 
 FUZZ ?= --seconds 60 --jobs 2
 
-.PHONY: all install e2e lite layer test test-full canary fuzz fuzz-sanitized lint format clean
+.PHONY: all install e2e lite layer test test-full canary fuzz fuzz-sanitized lint format api clean
 all: install
 
 $(VENV)/.environment:
@@ -78,6 +78,10 @@ format: $(VENV)/.requirements
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
+
+# docs/api.md from the docstrings.
+api: install
+	$(BIN)/python tools/api_docs.py
 
 clean:
 	rm -rf $(VENV) $(CANARY) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite fuzz-output build

@@ -15,7 +15,7 @@ from pathlib import Path
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 # Modules, and of each the names that are public, in the order of the page.
 PUBLIC = {
-    "liteattention_rocm": ("attention", "LiteAttention", "RoundMode", "prepare"),
+    "liteattention_rocm": ("attention", "attention_varlen", "LiteAttention", "RoundMode", "prepare"),
     "liteattention_rocm.lite": ("Calibration",),
     "liteattention_rocm.verdicts": ("RefusedVariant",),
     "liteattention_rocm.reference": None,
@@ -129,8 +129,8 @@ def page() -> str:
     lines = [
         "# API",
         "",
-        "Generated from the docstrings by `python tools/api_docs.py`, which a test keeps current. What is",
-        "not here is internal and may change.",
+        "From the docstrings, by `python tools/api_docs.py`; a test keeps it current. What is not here is",
+        "internal and may change.",
         "",
     ]
     for name, names in PUBLIC.items():
