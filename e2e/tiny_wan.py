@@ -17,6 +17,8 @@ TEXT_WIDTH = 32
 SCORE_DEVIATION = 2.0
 WORD_SCORE, CHARACTER_SCORE = -4.0, -10.0  # log probabilities: a known word is one token
 MODEL_ID = "Wan2.1-T2V-1.3B-Diffusers"  # the name by which SGLang finds the pipeline class
+TWO_EXPERTS_ID = "Wan2.2-T2V-A14B-Diffusers"  # the same of a model with two transformers
+BOUNDARY = 0.875  # Wan2.2-T2V-A14B: from this share of the noise on the first expert serves
 PROMPTS = (
     "A curious raccoon peers through a vibrant field of yellow sunflowers, its eyes wide with interest.",
     "A red kite climbs above a windy beach while two children run along the water.",
@@ -29,6 +31,7 @@ def make(
     seed: int = 0,
     transformer: Callable[[], torch.nn.Module] | None = None,
     text_width: int = TEXT_WIDTH,
+    experts: int = 1,
 ) -> Path:
     """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
 
@@ -41,6 +44,7 @@ def make(
         seed: seed of torch's generator for every weight.
         transformer: makes the diffusion transformer; :func:`build` by default.
         text_width: of the text encoder; the transformer's has to be the same.
+        experts: 2 for the layout of Wan2.2-T2V-A14B, whose second transformer serves little noise.
     """
     folder = Path(folder)
     if (folder / "model_index.json").is_file():
@@ -64,6 +68,7 @@ def make(
                 vocab_size=len(tokenizer), d_model=text_width, d_kv=16, d_ff=64, num_layers=1, num_heads=2
             )
         ).to(torch.bfloat16)
+        second = [(transformer or build)().to(torch.bfloat16) for _ in range(experts - 1)]
     scheduler = UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
     )
@@ -73,6 +78,7 @@ def make(
         transformer=diffusion.to(torch.bfloat16),
         vae=vae,
         scheduler=scheduler,
+        **({"transformer_2": second[0], "boundary_ratio": BOUNDARY} if second else {}),
     )
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

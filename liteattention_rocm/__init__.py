@@ -8,12 +8,13 @@ import importlib.util as _importlib_util
 
 from .rounding import RoundMode
 
-__all__ = ["LiteAttention", "RoundMode", "attention", "prepare"]
+__all__ = ["LiteAttention", "RoundMode", "attention", "attention_varlen", "prepare"]
 
 if _importlib_util.find_spec("torch") is not None:
     from .dispatch import prepare
     from .lite import LiteAttention
     from .ops import attention
+    from .varlen import attention_varlen
 
 
 def __getattr__(name):

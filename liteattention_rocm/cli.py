@@ -4,16 +4,31 @@ import argparse
 import os
 import sys
 
-from .commands import calibrate, check, compare, coverage, debug, doctor, inspect, profile, selftest, speed
+from .commands import (
+    agree,
+    bench,
+    calibrate,
+    check,
+    compare,
+    coverage,
+    debug,
+    doctor,
+    inspect,
+    profile,
+    selftest,
+    speed,
+)
 
 COMMANDS = {
     "doctor": doctor,
     "inspect": inspect,
     "coverage": coverage,
     "check": check,
+    "agree": agree,
     "selftest": selftest,
     "calibrate": calibrate,
     "profile": profile,
+    "bench": bench,
     "speed": speed,
     "debug": debug,
     "compare": compare,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import arguments, runtime, views
+from . import _C, arguments, runtime, views
 from .rounding import ROUNDINGS, rounding_name
 
 KERNEL_VARIABLE = "LITEATTENTION_ROCM_KERNEL"
@@ -33,8 +33,8 @@ class Hip:
     target: runtime.Target
     name = "hip"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
-        runtime.launch(self.target, inputs, out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    def launch(self, call, q, k, v, out, lse) -> None:
+        runtime.launch(self.target, call, q, k, v, out, lse)
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ class Triton:
     architecture: str
     name = "triton"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
+    def launch(self, call, q, k, v, out, lse) -> None:
+        _require_fast(self, call.variant)
         from .triton import attention
 
-        options = {"layout": layout, "scale": scale, "rounding": rounding}
-        for tensors, part in _launches((*inputs, out, lse), sizes, layout):
+        options = {"layout": call.layout, "scale": call.scale, "rounding": call.rounding}
+        lse = out.new_empty(0, dtype=torch.float32) if lse is None else lse
+        for tensors, part in _launches((q, k, v, out, lse), call.sizes, call.layout):
             with _current(out.device):
                 attention.forward(*tensors, part, **options)
 
@@ -65,6 +67,13 @@ class Triton:
                 attention.skip_forward(
                     *tensors, part, read, write, threshold=threshold, backward=backward, **options
                 )
+
+
+def _require_fast(kernel, variant: str) -> None:
+    if variant != "fast":
+        raise RuntimeError(
+            f"variant {variant!r} runs in the HIP code object only, and kernel {kernel.name!r} serves q here"
+        )
 
 
 def _current(device: torch.device):
@@ -93,14 +102,17 @@ class Reference:
 
     name = "reference"
 
-    def launch(self, inputs, out, lse, sizes, *, layout, scale, rounding) -> None:
-        if sizes.empty:
+    def launch(self, call, q, k, v, out, lse) -> None:
+        _require_fast(self, call.variant)
+        if call.sizes.empty:
             return
         from . import reference
 
-        result, log_sum = reference.replica(*inputs, scale=scale, layout=layout, rounding=rounding)
+        result, log_sum = reference.replica(
+            q, k, v, scale=call.scale, layout=call.layout, rounding=call.rounding
+        )
         out.copy_(result)
-        if lse.numel():
+        if lse is not None and lse.numel():
             lse.copy_(log_sum)
 
     def skip_launch(
@@ -124,7 +136,7 @@ class Reference:
 
 def forced_kernel() -> str | None:
     """What LITEATTENTION_ROCM_KERNEL forces. ValueError for other than `hip`, `triton` or `reference`."""
-    forced = os.environ.get(KERNEL_VARIABLE) or None
+    forced = _C.environment(KERNEL_VARIABLE) or None
     if forced is not None and forced not in KERNELS:
         raise ValueError(f"{KERNEL_VARIABLE} must be one of {', '.join(KERNELS)}, got {forced!r}")
     return forced
@@ -137,15 +149,19 @@ def serving(device: torch.device) -> Hip | Triton | Reference:
         ValueError: a device type that nothing serves, or a value of LITEATTENTION_ROCM_KERNEL.
         RuntimeError: nothing that may serve the device is there; the sentence says what would.
     """
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
     forced = forced_kernel()
+    kind = device.type
+    if kind == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     if forced == "reference":
         return Reference()
     if forced == "triton":
         return Triton(_triton_architecture(device))
-    if forced == "hip" or device.type != "cuda" or runtime.has_code_object(device):
-        return Hip(runtime.target(device))
+    if kind == "cpu":
+        path = runtime.cpu_library()
+        return _cpu_hip(path, runtime.cpu_compute_units(path))
+    if forced == "hip" or kind != "cuda" or runtime.has_code_object(device):
+        return _hip(runtime.target(device))
     try:
         architecture = _triton_architecture(device)
     except RuntimeError as error:
@@ -188,9 +204,10 @@ def prepare(device, rounding=None) -> None:
     for seqlen_kv in (256, 2048):  # of the configurations for short and for long sequences
         k = q.new_zeros(2, seqlen_kv, *q.shape[2:])
         sizes = arguments.check_inputs(q, k, k, "bshd")
-        lse = q.new_empty(0, dtype=torch.float32)
         for mode in modes:
-            kernel.launch((q, k, k), torch.empty_like(q), lse, sizes, rounding=mode, **options)
+            call = arguments.check_call(q, k, k, None, "bshd", mode)
+            kernel.launch(call, q, k, k, torch.empty_like(q), None)
+    lse = q.new_empty(0, dtype=torch.float32)
     read = lists.full((2, 2, 2), lists.kv_tiles(seqlen_kv), device)
     for mode in modes:
         for backward in (False, True):
@@ -198,6 +215,16 @@ def prepare(device, rounding=None) -> None:
                 (q, k, k), torch.empty_like(q), lse, sizes, read, torch.zeros_like(read), threshold=-10.0,
                 backward=backward, rounding=mode, **options,
             )  # fmt: skip
+
+
+@functools.cache
+def _cpu_hip(path: str, compute_units: int) -> Hip:
+    return Hip(runtime.cpu_target(path, compute_units))
+
+
+@functools.cache
+def _hip(target: runtime.Target) -> Hip:
+    return Hip(target)
 
 
 @functools.cache

@@ -1,20 +1,31 @@
-"""The torch operators `liteattention_rocm::attention` and `liteattention_rocm::attention_out`."""
+"""The torch operators `liteattention_rocm::attention`, `attention_output` and `attention_out`.
+
+They are defined with `torch.library.define` and `impl`: `custom_op` would add 10 µs to every call.
+"""
 
 import torch
+from torch import Tensor
 
 from . import arguments, dispatch, views
+from .rounding import rounding_name
 
-_OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne', bool return_lse=False"
+_OPTIONS = "float? scale=None, str layout='bshd', str rounding='rtne', str variant='fast'"
 _INPUTS = "Tensor q, Tensor k, Tensor v"
+_LSE = "bool return_lse=False"
 FUNCTIONAL = "liteattention_rocm::attention"
+OUTPUT = "liteattention_rocm::attention_output"
 OUT = "liteattention_rocm::attention_out"
 
-torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}) -> (Tensor out, Tensor lse)")
+torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}, {_LSE}) -> (Tensor out, Tensor lse)")
+# Positional throughout: the dispatcher takes half a microsecond for each keyword.
+torch.library.define(OUTPUT, f"({_INPUTS}, {_OPTIONS}) -> Tensor")
 # `out` is positional: torch.compile refuses a strided tensor as a keyword of that name.
-torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}) -> Tensor")
+torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}, {_LSE}) -> Tensor")
 
 
-def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False):
+def attention(
+    q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
     """softmax(q kᵀ · scale) v, not causal, for inference.
 
     GPU tensors run on their device and the caller's current stream: on an MI300X in the HIP code object, on
@@ -30,6 +41,8 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
         layout: "bshd" or "bhsd".
         rounding: a `RoundMode` or its name; how probabilities and outputs become bfloat16.
         return_lse: also return the log-sum-exp of the scaled scores.
+        variant: "fast", or "aiter_exact" for the bits of AITER's own kernel of that rounding mode: slower,
+            in the HIP code object only, and for a scale above 0.
 
     Any strides are honoured. Views whose last dimension is contiguous, whose address is a multiple of 16
     bytes, whose strides are multiples of 8 elements and whose row stride is at most 16 MiB run as they are,
@@ -41,21 +54,40 @@ def attention(q, k, v, *, out=None, scale=None, layout="bshd", rounding="rtne", 
 
     Raises:
         TypeError: an argument's type or dtype.
-        ValueError: rank, head dim, layout, device, sizes, an overlapping out, or an input that requires grad
-            while grad mode is on.
-        RuntimeError: a device that no kernel here serves, or an error of the HIP runtime.
+        ValueError: rank, head dim, layout, variant, device, sizes, an overlapping out, or an input that
+            requires grad while grad mode is on.
+        RuntimeError: a device that no kernel here serves, or none in this variant; an error of the HIP
+            runtime.
     """
-    arguments.check_tensor_types(q=q, k=k, v=v)
-    rounding, scale = arguments.check_options(layout, rounding, scale)
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        arguments.check_tensor_types(q=q, k=k, v=v)
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse must be a bool, got {return_lse!r}")
-    options = {"scale": scale, "layout": layout, "rounding": rounding, "return_lse": return_lse}
-    if out is None:
-        out, lse = torch.ops.liteattention_rocm.attention(q, k, v, **options)
-    else:
+    if not isinstance(rounding, str):
+        rounding = rounding_name(rounding)
+    if scale is not None:
+        scale = arguments.check_scale(scale)
+    if layout != "bshd":
+        arguments.check_layout(layout)
+    if variant != "fast":
+        variant = arguments.check_variant(variant, arguments.check_scale(scale))
+    try:
+        if out is None and not return_lse:
+            return _output(q, k, v, scale, layout, rounding, variant)
+        options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
+        if out is None:
+            return _functional(q, k, v, return_lse=True, **options)
         arguments.check_tensor_types(out=out)
-        lse = torch.ops.liteattention_rocm.attention_out(q, k, v, out, **options)
-    return (out, lse) if return_lse else out
+        lse = _into(q, k, v, out, return_lse=return_lse, **options)
+        return (out, lse) if return_lse else out
+    except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
+        arguments.check_tensor_types(q=q, k=k, v=v)
+        raise
+
+
+_functional = torch.ops.liteattention_rocm.attention.default
+_output = torch.ops.liteattention_rocm.attention_output.default
+_into = torch.ops.liteattention_rocm.attention_out.default
 
 
 def _new_lse(q, sizes, return_lse):
@@ -63,45 +95,81 @@ def _new_lse(q, sizes, return_lse):
 
 
 @torch.library.impl(FUNCTIONAL, "default")
-def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    rounding, scale = arguments.check_options(layout, rounding, scale)
-    sizes = arguments.check_inputs(q, k, v, layout)
+def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
-    out = q.new_empty(sizes.out_shape(layout))
-    lse = _new_lse(q, sizes, return_lse)
-    kernel.launch((q, k, v), out, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = _new_lse(q, call.sizes, return_lse)
+    kernel.launch(call, q, k, v, out, lse)
     return out, lse
 
 
-@torch.library.impl(OUT, "default")
-def _attention_out(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    rounding, scale = arguments.check_options(layout, rounding, scale)
-    sizes = arguments.check_inputs(q, k, v, layout)
-    arguments.check_out(out, q, sizes, layout)
-    if views.overlaps_itself(out):
-        raise ValueError(f"out must not overlap itself, got strides {out.stride()}")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if views.share_memory(out, tensor):
-            raise ValueError(f"out must not overlap an input, but shares memory with {name}")
+@torch.library.impl(OUTPUT, "default")
+def _attention_output(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
-    lse = _new_lse(q, sizes, return_lse)
-    place = out if views.runs_as_it_is(out, arguments.LAYOUTS[layout][2]) else q.new_empty(out.shape)
-    kernel.launch((q, k, v), place, lse, sizes, layout=layout, scale=scale, rounding=rounding)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    kernel.launch(call, q, k, v, out, None)
+    return out
+
+
+def _check_place(call, q, k, v, out) -> bool:
+    """Refuses an `out` that a call can't be written to; whether the kernel can address it."""
+    kept = "out", out.shape, out.stride(), out.dtype, out.device, out.requires_grad
+    if kept not in call.bound:
+        arguments.check_out(out, q, call.sizes, call.layout)
+        if views.overlaps_itself(out):
+            raise ValueError(f"out must not overlap itself, got strides {out.stride()}")
+        extents = [views.extent(x)[1] for x in (q, k, v, out)]
+        runs = views.strides_run(out, arguments.LAYOUTS[call.layout][2])
+        if not out.requires_grad:  # which is refused or not as the grad mode says
+            call.bound[kept] = *extents, runs
+    else:
+        *extents, runs = call.bound[kept]
+    begin = out.data_ptr()
+    end = begin + extents[3]
+    for name, tensor, extent in (("q", q, extents[0]), ("k", k, extents[1]), ("v", v, extents[2])):
+        first = tensor.data_ptr()
+        if begin < first + extent and first < end and views.share_memory(out, tensor):
+            raise ValueError(f"out must not overlap an input, but shares memory with {name}")
+    return runs and begin % views.ALIGNMENT_BYTES == 0
+
+
+@torch.library.impl(OUT, "default")
+def _attention_out(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
+):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
+    place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
+    kernel = dispatch.serving(q.device)
+    lse = _new_lse(q, call.sizes, return_lse)
+    kernel.launch(call, q, k, v, place, lse)
     if place is not out:
         out.copy_(place)
     return lse
 
 
 @torch.library.register_fake(FUNCTIONAL)
-def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
 
 
+@torch.library.register_fake(OUTPUT)
+def _attention_output_fake(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
+    return q.new_empty(arguments.check_inputs(q, k, v, layout).out_shape(layout))
+
+
 @torch.library.register_fake(OUT)
-def _attention_out_fake(q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False):
-    arguments.check_options(layout, rounding, scale)
+def _attention_out_fake(
+    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+):
+    _, scale = arguments.check_options(layout, rounding, scale)
+    arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
     return _new_lse(q, sizes, return_lse)

@@ -20,9 +20,18 @@ HIP_LIBRARY_VARIABLE = "LITEATTENTION_ROCM_HIP_LIBRARY"
 # plan chooses by shape and compute units. Read from the environment once, when this module is imported.
 FAMILY_VARIABLE = "LITEATTENTION_ROCM_HIP_KERNEL"
 DENSE_FAMILIES = ("pingpong", "forward")
+AITER_EXACT_FAMILY = "aiter_exact"  # and the name of the variant that it is
 forced_family = os.environ.get(FAMILY_VARIABLE, "")
 if forced_family not in ("", *DENSE_FAMILIES):
     raise ValueError(f"{FAMILY_VARIABLE} must be forward, pingpong or empty, got {forced_family!r}")
+# In how many pieces the HIP kernels take KV: 1, unsplit; 0, where the plan says that it pays; more, every
+# query block in so many. Unset: 0, or 1 where the kernel is forced. Read once, too.
+PIECES_VARIABLE = "LITEATTENTION_ROCM_HIP_PIECES"
+_pieces = os.environ.get(PIECES_VARIABLE, "")
+if _pieces and not (_pieces.isascii() and _pieces.isdigit() and int(_pieces) < 2**31):
+    raise ValueError(f"{PIECES_VARIABLE} must be a number from 0 to 2147483647 or empty, got {_pieces!r}")
+forced_pieces: int | None = int(_pieces) if _pieces else None
+_SIMULATOR = str(simulator.path())
 _ROCM = ""  # what _C.open_hip calls ROCm's runtime
 
 
@@ -58,16 +67,26 @@ def target(device: torch.device) -> Target:
     """
     if device.type == "cpu":
         path = cpu_library()
-        hip, architecture = _open_cpu_library(path)
-        return Target(hip, 0, architecture, simulator.compute_units(path), path)
+        return cpu_target(path, cpu_compute_units(path))
     if device.type == "cuda":
         return _rocm_target(torch.cuda.current_device() if device.index is None else device.index)
     raise ValueError(f"q is on device {str(device)!r}; {_supported()}")
 
 
+def cpu_compute_units(path: str) -> int:
+    """Compute units of the library that serves CPU tensors. RuntimeError where it doesn't open."""
+    _open_cpu_library(path)
+    return simulator.compute_units(path)
+
+
+def cpu_target(path: str, compute_units: int) -> Target:
+    """The target of a library that serves CPU tensors."""
+    return Target(_open_cpu_library(path), 0, simulator.ARCHITECTURE, compute_units, path)
+
+
 def cpu_library() -> str:
     """Path of the HIP library that serves CPU tensors."""
-    return os.environ.get(HIP_LIBRARY_VARIABLE) or str(simulator.path())
+    return _C.environment(HIP_LIBRARY_VARIABLE) or _SIMULATOR
 
 
 def rocm_library() -> str:
@@ -76,10 +95,10 @@ def rocm_library() -> str:
 
 
 @functools.cache
-def _open_cpu_library(path: str) -> tuple[int, str]:
+def _open_cpu_library(path: str) -> int:
     hip = _C.open_hip(path)
     _C.set_interrupt_check(hip)
-    return hip, simulator.ARCHITECTURE
+    return hip
 
 
 @functools.cache
@@ -106,17 +125,20 @@ def has_code_object(device: torch.device) -> bool:
 
 
 def kernel_symbol(family: str, rounding: str) -> str:
-    """The kernel of a family ("forward", "pingpong", "skip_forward") and rounding mode in the code object."""
+    """The code object's kernel of a rounding mode and a family: one of those here, or "skip_forward"."""
     return f"attention_{family}_{rounding}"
 
 
-def permitted_family(where: Target, sizes, rounding: str) -> str:
+def permitted_family(where: Target, sizes, rounding: str, variant: str = "fast") -> str:
     """The dense family to launch: "" for the plan's own choice; another where one is forced or the
-    self-test refused the plan's.
+    self-test refused the plan's. Variant "aiter_exact" has one family.
 
     Raises:
-        verdicts.RefusedVariant: every family failed the self-test in this rounding mode.
+        verdicts.RefusedVariant: every family of the variant failed the self-test in this rounding mode.
     """
+    if variant == AITER_EXACT_FAMILY:
+        verdicts.require(where, kernel_symbol(AITER_EXACT_FAMILY, rounding))
+        return AITER_EXACT_FAMILY
     if not verdicts.refused(where):
         return forced_family
     if forced_family:
@@ -131,6 +153,39 @@ def permitted_family(where: Target, sizes, rounding: str) -> str:
             return family
     verdicts.require(where, kernel_symbol(plan["kernel"], rounding))
     return ""
+
+
+def permitted_pieces(where: Target, family: str, rounding: str) -> int:
+    """In how many pieces a launch of a family ("": of the plan's choice) may take KV, as `_C.plan` counts
+    them: 1 for "aiter_exact", and where the self-test refused a kernel that splits or the merge.
+
+    Raises:
+        verdicts.RefusedVariant: a split is forced that the self-test refused.
+    """
+    if family == AITER_EXACT_FAMILY:
+        return 1
+    pieces = forced_pieces if forced_pieces is not None else 1 if forced_family else 0
+    if pieces == 1 or not verdicts.refused(where):
+        return pieces
+    kernels = [*(f"{one}_split" for one in ([family] if family else DENSE_FAMILIES)), "merge"]
+    try:
+        for kernel in kernels:
+            verdicts.require(where, kernel_symbol(kernel, rounding))
+    except verdicts.RefusedVariant:
+        if forced_pieces:
+            raise
+        return 1
+    return pieces
+
+
+def permitted_kernel(where: Target, call: arguments.Call) -> tuple[str, int]:
+    """permitted_family and permitted_pieces of a call."""
+    if call.variant != AITER_EXACT_FAMILY and not verdicts.refused(where):  # the usual case, at a glance
+        if forced_pieces is not None:
+            return forced_family, forced_pieces
+        return forced_family, 1 if forced_family else 0
+    family = permitted_family(where, call.sizes, call.rounding, call.variant)
+    return family, permitted_pieces(where, family, call.rounding)
 
 
 def prepare(device, rounding: str | None = None) -> None:
@@ -165,39 +220,51 @@ def stream_for(where: Target, tensors: dict[str, torch.Tensor], written: Collect
         yield 0
 
 
-def launch(where: Target, inputs, out, lse, sizes, *, layout: str, scale: float, rounding: str) -> None:
+def launch(where: Target, call: arguments.Call, q, k, v, out, lse) -> None:
     """Launches one forward call on the current stream, unless there is nothing to write.
 
-    The arguments have passed their checks and the kernel can address `out`. Of `inputs`, q, k and v, what it
-    cannot address is copied first. An empty `lse` is not written.
+    The arguments have passed their checks and the kernel can address `out`. Of q, k and v, what it cannot
+    address is copied first. `lse` is None or empty where it is not wanted.
     """
-    if sizes.empty:
+    if call.empty:
         return
-    family = permitted_family(where, sizes, rounding)
-    dimensions = arguments.LAYOUTS[layout]
-    q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in inputs)
-    with stream_for(where, {"q": q, "k": k, "v": v, "out": out, "lse": lse}, ("out", "lse")) as stream:
-        _C.forward(
-            where.hip,
-            where.device,
-            where.architecture,
-            where.compute_units,
-            q.data_ptr(),
-            k.data_ptr(),
-            v.data_ptr(),
-            out.data_ptr(),
-            lse.data_ptr() if lse.numel() else 0,
-            sizes.batch,
-            sizes.heads,
-            sizes.kv_heads,
-            sizes.seqlen_q,
-            sizes.seqlen_kv,
-            views.kernel_strides(q, dimensions),
-            views.kernel_strides(k, dimensions),
-            views.kernel_strides(v, dimensions),
-            views.kernel_strides(out, dimensions),
-            scale,
-            ROUNDINGS[rounding].value,
-            stream,
-            family,
-        )
+    family, pieces = permitted_kernel(where, call)
+    query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    if call.addressable and not (query | key | value) % views.ALIGNMENT_BYTES:
+        kept = where.hip, where.device, where.compute_units, family, pieces, out.stride()
+        bound = call.bound.get(kept)
+        if bound is None:
+            bound = call.bound[kept] = _bind(where, call, family, pieces, q, k, v, out)
+    else:
+        q, k, v = (views.addressable(x, arguments.LAYOUTS[call.layout][2]) for x in (q, k, v))
+        query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        bound = _bind(where, call, family, pieces, q, k, v, out)
+    stream = 0 if where.library is not None else torch.cuda.current_stream(where.device).cuda_stream
+    log_sum = 0 if lse is None else lse.data_ptr()
+    if bound.workspace_bytes:
+        # Of the stream that the launch is on, so that it may be used again right after it.
+        workspace = out.new_empty(bound.workspace_bytes, dtype=torch.uint8)
+        bound.launch(query, key, value, out.data_ptr(), log_sum, workspace.data_ptr(), stream)
+    else:
+        bound.launch(query, key, value, out.data_ptr(), log_sum, 0, stream)
+
+
+def _bind(where: Target, call: arguments.Call, family: str, pieces: int, q, k, v, out):
+    """The launch of a call, complete but for addresses and stream."""
+    sizes, dimensions = call.sizes, arguments.LAYOUTS[call.layout]
+    return _C.BoundForward(
+        where.hip,
+        where.device,
+        where.architecture,
+        where.compute_units,
+        sizes.batch,
+        sizes.heads,
+        sizes.kv_heads,
+        sizes.seqlen_q,
+        sizes.seqlen_kv,
+        *(views.kernel_strides(x, dimensions) for x in (q, k, v, out)),
+        call.scale,
+        ROUNDINGS[call.rounding].value,
+        family,
+        pieces,
+    )

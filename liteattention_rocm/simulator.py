@@ -98,8 +98,9 @@ def _check(opened: ctypes.CDLL, code: int, what: str) -> None:
         raise SimulatorError(f"{what}: {detail.decode(errors='replace')}")
 
 
+@functools.cache
 def compute_units(library_path: str) -> int:
-    """Compute units of device 0 of a HIP library.
+    """Compute units of device 0 of a HIP library, asked for once, and again after `set_option`.
 
     Raises:
         SimulatorError: the library's answers are not those of a device with waves of 64.
@@ -158,7 +159,8 @@ def register(
 
 
 def set_option(name: str, value) -> None:
-    """Sets an option: threads, check, mutation, delivery, findings, matrix, progress, compute_units or xcds.
+    """Sets an option: threads, check, mutation, delivery, findings, matrix, progress, compute_units, xcds or
+    execute.
 
     Raises:
         SimulatorError: unknown name or value.
@@ -167,6 +169,8 @@ def set_option(name: str, value) -> None:
     if opened.gfx942sim_set_option(name.encode(), str(value).encode()) != 0:
         detail = (opened.gfx942sim_last_error() or b"").decode(errors="replace")
         raise SimulatorError(f"option {name}={value!r} was refused: {detail}".removesuffix(": "))
+    if name == "compute_units":
+        compute_units.cache_clear()
 
 
 def _read_json(function, *leading):

@@ -71,8 +71,13 @@ MAX_ROW_STRIDE_BYTES = 1 << 24
 
 def runs_as_it_is(tensor, row_dim: int) -> bool:
     """Whether the kernel can address a rank-4 view without a copy."""
+    return tensor.data_ptr() % ALIGNMENT_BYTES == 0 and strides_run(tensor, row_dim)
+
+
+def strides_run(tensor, row_dim: int) -> bool:
+    """Whether the kernel can address a rank-4 view of these strides, if its address is aligned."""
     size = tensor.element_size()
-    if tensor.stride(3) != 1 or tensor.data_ptr() % ALIGNMENT_BYTES:
+    if tensor.stride(3) != 1:
         return False
     strides = kernel_strides(tensor, (0, 1, 2))
     return not any(stride * size % ALIGNMENT_BYTES for stride in strides) and (

@@ -23,11 +23,13 @@ def tiny_model(tmp_path_factory) -> Path:
     return tiny_wan.make(tmp_path_factory.getbasetemp() / "tiny-wan")
 
 
-def server_args(model: Path, **arguments):
+def server_args(model: Path, num_gpus: int = 1, **arguments):
     """SGLang's server arguments as it parses them, and made the process's."""
     from sglang.multimodal_gen.runtime.server_args import ServerArgs, set_global_server_args
 
-    args = ServerArgs.from_kwargs(model_path=str(model), model_id=tiny_wan.MODEL_ID, num_gpus=1, **arguments)
+    args = ServerArgs.from_kwargs(
+        model_path=str(model), model_id=tiny_wan.MODEL_ID, num_gpus=num_gpus, **arguments
+    )
     set_global_server_args(args)
     return args
 
@@ -40,10 +42,9 @@ def job(arm: str, folder: Path, model: Path, **changes) -> Path:
         arm=arm,
         folder=str(folder),
         model=str(model),
-        model_id=tiny_wan.MODEL_ID,
         prompt=tiny_wan.PROMPTS[1],
         device="cpu",
-        **{**REQUEST, **changes},
+        **{"model_id": tiny_wan.MODEL_ID, **REQUEST, **changes},
     ).write(file)
     return file
 

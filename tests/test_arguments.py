@@ -30,7 +30,7 @@ def no_launch(monkeypatch):
     def launched(*_):
         raise AssertionError("a launch was made")
 
-    monkeypatch.setattr(runtime._C, "forward", launched)
+    monkeypatch.setattr(runtime, "launch", launched)
 
 
 REFUSALS = {
@@ -159,6 +159,16 @@ REFUSALS = {
         {"q": tensor(SHAPE_Q).to_sparse()},
         ValueError,
         "q must be a dense strided tensor, got layout torch.sparse_coo",
+    ),
+    "k nested": (
+        {"k": torch.nested.nested_tensor([tensor((7, 2, 128))] * 2)},
+        ValueError,
+        "k must be a dense strided tensor, got nested tensor",
+    ),
+    "out sparse": (
+        {"out": tensor(SHAPE_Q).to_sparse()},
+        ValueError,
+        "out must be a dense strided tensor, got layout torch.sparse_coo",
     ),
     "q that requires grad": ({"q": tensor(SHAPE_Q, requires_grad=True)}, ValueError, "q requires grad"),
     "v that requires grad": ({"v": tensor(SHAPE_KV, requires_grad=True)}, ValueError, "v requires grad"),

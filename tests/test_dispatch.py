@@ -191,7 +191,7 @@ def test_doctor_tells_the_kernel_of_each_device(pretend, monkeypatch, architectu
     assert "cuda:0" in text and "132 compute units, plain PyTorch" in text
     assert f"note           {VARIABLE}='reference' forces the kernel of every device" in text
     monkeypatch.setenv(VARIABLE, "cuda")
-    assert any("must be one of hip" in problem for problem in doctor.collect()["problems"])
+    assert any("must be one of hip" in problem["text"] for problem in doctor.collect()["problems"])
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from e2e import tiny_wan
+from e2e import skipping, tiny_wan
 from sglang_host import TOKENS, job, python, tiny_model
 
 # One worker serves all of these requests after one another; what the layers did is dumped per run.
@@ -105,3 +105,32 @@ def test_blocks_that_cache_dit_answers_refresh_theirs(runs):
     assert 1 < len(steps) < 6 and steps[:2] == [0, 1]
     for (before, _), (step, action) in itertools.pairwise(cached):
         assert action == ("skip" if step == before + 1 else "fresh")
+
+
+TWO_EXPERTS = """
+import sys
+from pathlib import Path
+from e2e import arms, generate
+
+job = generate.Job.read(Path(sys.argv[1]))
+pipeline, server_args = generate.load(job, arms.find(job.arm))
+generate.run(pipeline, server_args, job, boundary_ratio=0.9)
+"""
+
+
+@pytest.mark.full
+def test_the_second_expert_starts_over_at_the_boundary(tmp_path):
+    """Wan2.2's two transformers, whose layers have the same names, in SGLang's own pipeline."""
+    model = tiny_wan.make(tmp_path / "model", experts=2)
+    file = job("liteattention_rocm@-10", tmp_path, model, model_id=tiny_wan.TWO_EXPERTS_ID, steps=4)
+    finished = python("-c", TWO_EXPERTS, str(file))
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    (dump,) = (tmp_path / skipping.FOLDER).iterdir()
+    calls = json.loads(dump.read_text())["calls"]
+    for branch in ("conditional", "unconditional"):
+        seen = [(call["layer"], call["step"], call["action"]) for call in calls if call["branch"] == branch]
+        names = [f"blocks.{layer}.attn1" for layer in range(tiny_wan.LAYERS)]
+        assert seen == [
+            *((name, step, "skip" if step else "fresh") for step in range(3) for name in names),
+            *((f"{name}@2", 3, "fresh") for name in names),
+        ]

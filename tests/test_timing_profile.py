@@ -22,7 +22,8 @@ from liteattention_rocm.timing import (
     ratio,
 )
 from liteattention_rocm.timing import device as device_model
-from liteattention_rocm.timing.steady import Steady, Traces, traced_lengths
+from liteattention_rocm.timing.kernels import Stage
+from liteattention_rocm.timing.steady import Steady, TracedStage, Traces, traced_lengths
 
 SHAPE = Shape(1, 4, 16384, 16384)
 
@@ -125,6 +126,7 @@ class FakeTraces:
 
     def __init__(self, workgroups: int):
         self.workgroups = workgroups
+        self.stages = [TracedStage(Stage("all", None, self.shape, workgroups), self)]
 
     def steady(self, parameter_set, residents):
         counts = {"vector": 4000, "transcendental": 0}
@@ -226,10 +228,12 @@ def test_profile_command(aiter, tmp_path, capsys):
         for result in one["sets"].values():
             assert all(0 <= share <= 1 for share in result["utilisation"].values())
             assert result["clocks_per_tile"] > 0 and 0 < result["sustained_clock_ghz"] <= 2.1
-        assert (
-            one["counters"]["SQ_WAVES"]
-            == one["device"]["workgroups"] * one["resources"]["waves_per_workgroup"]
+        waves_per_workgroup = one["resources"]["waves_per_workgroup"]
+        waves = sum(
+            stage["workgroups"] * (4 if stage["name"] == "merge" else waves_per_workgroup)
+            for stage in one["stages"]
         )
+        assert one["counters"]["SQ_WAVES"] == waves
         mfma = one["counters"]["SQ_INSTS_MFMA"]
         assert 0 < mfma < one["counters"]["SQ_INSTS_VALU"]
         assert len(one["stalls"]) == 12 and one["stalls"][0]["text"]

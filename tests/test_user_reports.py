@@ -12,7 +12,7 @@ import torch
 
 import liteattention_rocm
 from attention_cases import ROUNDINGS, Case, GuardedOut, bits, same_bits
-from liteattention_rocm import _C, reference, runtime, simulator
+from liteattention_rocm import _C, dispatch, reference, runtime, simulator
 
 pytestmark = pytest.mark.usefixtures("dense_kernel")
 
@@ -87,14 +87,18 @@ def test_row_02_offsets_beyond_32_bits(strides):
         far.append(sparse_memory(last + 1).as_strided(tensor.shape, strides).copy_(tensor))
     q, k, v, out = far
     calls_without_copy = []
-    forward = runtime._C.forward
 
     def watched(*arguments):
-        calls_without_copy.append({*arguments[4:8]} == {t.data_ptr() for t in far})
-        forward(*arguments)
+        bound = _C.BoundForward(*arguments)
+
+        def launch(*addresses):
+            calls_without_copy.append({*addresses[:4]} == {t.data_ptr() for t in far})
+            bound.launch(*addresses)
+
+        return SimpleNamespace(launch=launch, workspace_bytes=bound.workspace_bytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "_C", SimpleNamespace(**{**vars(_C), "forward": watched}))
+        patch.setattr(runtime, "_C", SimpleNamespace(**{**vars(_C), "BoundForward": watched}))
         _, lse = liteattention_rocm.attention(q, k, v, out=out, layout="bhsd", return_lse=True)
     assert calls_without_copy == [True]
     expected, expected_lse = liteattention_rocm.attention(*originals, layout="bhsd", return_lse=True)
@@ -184,11 +188,13 @@ def test_row_09_every_row_is_written_and_nothing_else(seqlen_q, layout):
 
 def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
     """A ROCm launch goes to the stream that is current on its device, whatever stream that is."""
-    launches = []
-    asked = []
-    pretended = SimpleNamespace(**{**vars(_C), "forward": lambda *arguments: launches.append(arguments)})
-    monkeypatch.setattr(runtime, "_C", pretended)
-    monkeypatch.setattr(runtime, "target", lambda device: runtime.Target(5, 3, "gfx942", 304))
+    bound, launches, asked = [], [], []
+    call = SimpleNamespace(launch=lambda *arguments: launches.append(arguments), workspace_bytes=0)
+    monkeypatch.setattr(
+        runtime, "_C", SimpleNamespace(BoundForward=lambda *arguments: bound.append(arguments) or call)
+    )
+    rocm = dispatch.Hip(runtime.Target(5, 3, "gfx942", 304))
+    monkeypatch.setattr(dispatch, "serving", lambda device: rocm)
     monkeypatch.setattr(runtime.verdicts, "refused", lambda where: {})  # would ask the device its name
     for stream in (0, 0x7F00DEADBEE0):
         monkeypatch.setattr(
@@ -198,8 +204,8 @@ def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
         )
         liteattention_rocm.attention(*Case(4, 4).inputs())
     assert asked == [3, 3]
-    assert [arguments[:4] for arguments in launches] == [(5, 3, "gfx942", 304)] * 2
-    assert [arguments[20] for arguments in launches] == [0, 0x7F00DEADBEE0]
+    assert [arguments[:4] for arguments in bound] == [(5, 3, "gfx942", 304)]
+    assert [arguments[-1] for arguments in launches] == [0, 0x7F00DEADBEE0]
 
 
 def test_row_14_the_layout_of_lse():

@@ -15,9 +15,11 @@
 //   accumulate  O^T = O^T·shrink + V^T·P^T
 //
 // At the end O is divided by the row sum and rounded; LSE = m·scale + ln(sum).
+#include "kv_rows.hpp"
+#include "output.hpp"
 #include "skip.hpp"
 #include "skip_order.hpp"
-#include "softmax.hpp"
+#include "split.hpp"
 #include "walk.hpp"
 
 namespace liteattention_rocm {
@@ -25,76 +27,7 @@ namespace {
 
 using namespace fragments;
 
-constexpr uint32_t kOutOfBounds = 0x80000000;  // beyond every buffer's size: loads give 0, stores drop
-constexpr float kLn2 = 0.693147180559945f;
-constexpr int kFetchesPerThread = 4;
-static_assert(kThreadsPerWorkgroup * kFetchesPerThread == kKvRowsPerTile * kChunksPerRow);
 static_assert(kQueryRowsPerWave * (kThreadsPerWorkgroup / kWaveSize) == kQueryRowsPerWorkgroup);
-
-// The rows of one head as a chain of KV tiles, each seen through a buffer of its own: a base in 64 bits
-// and offsets that fit 32.
-struct KvRows {
-  const char* tile;    // first row of the next tile to fetch
-  uint32_t row_bytes;  // stride
-
-  LRA_DEVICE void move(int rows) { tile += static_cast<int64_t>(rows) * row_bytes; }
-};
-
-struct Fetched {
-  Dword4 chunks[kFetchesPerThread];
-};
-
-LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
-  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
-}
-
-// Bytes from the first row to the end of the last of `rows` rows.
-LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
-  return (rows - 1) * row_bytes + kRowBytes;
-}
-
-// Fetches chunk `chunk` of rows first_row + i·row_step. Rows from `rows` on read as 0: by the buffer's size
-// where rows lie apart, by index where they overlap (a stride below a row, as expand() makes).
-LRA_DEVICE Fetched fetch(const KvRows& kv, int rows, int first_row, int row_step, int chunk) {
-  const BufferResource buffer = isa::make_buffer(kv.tile, span_bytes(rows, kv.row_bytes));
-  const bool overlapping = kv.row_bytes < static_cast<uint32_t>(kRowBytes);
-  Fetched fetched;
-  for (int i = 0; i < kFetchesPerThread; ++i) {
-    const int row = first_row + i * row_step;
-    uint32_t offset = row * kv.row_bytes + chunk * kChunkBytes;
-    if (overlapping && row >= rows) offset = kOutOfBounds;
-    fetched.chunks[i] = isa::buffer_load_b128(buffer, offset);
-  }
-  return fetched;
-}
-
-// Thread t carries chunk t%16 of K rows t/16 + 16·i …
-LRA_DEVICE Fetched fetch_key(const KvRows& key, int rows, int thread) {
-  return fetch(key, rows, thread / kChunksPerRow, kThreadsPerWorkgroup / kChunksPerRow,
-               thread % kChunksPerRow);
-}
-LRA_DEVICE void deposit_key(const Fetched& fetched, char* lds, int thread) {
-  for (int i = 0; i < kFetchesPerThread; ++i) {
-    const int row = thread / kChunksPerRow + i * (kThreadsPerWorkgroup / kChunksPerRow);
-    *reinterpret_cast<Dword4*>(lds + key_lds_offset(row, thread % kChunksPerRow)) = fetched.chunks[i];
-  }
-}
-
-// … and of the four V rows of quad t/16, which it transposes into eight cells.
-LRA_DEVICE Fetched fetch_value(const KvRows& value, int rows, int thread) {
-  return fetch(value, rows, thread / kChunksPerRow * 4, 1, thread % kChunksPerRow);
-}
-LRA_DEVICE void deposit_value(const Fetched& fetched, char* lds, int thread) {
-  const int quad = thread / kChunksPerRow, first_dim = thread % kChunksPerRow * 8;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t row0 = fetched.chunks[0][i], row1 = fetched.chunks[1][i];
-    const uint32_t row2 = fetched.chunks[2][i], row3 = fetched.chunks[3][i];
-    const Dword2 even = {isa::perm(row1, row0, bf16::kLowHalves), isa::perm(row3, row2, bf16::kLowHalves)};
-    const Dword2 odd = {isa::perm(row1, row0, bf16::kHighHalves), isa::perm(row3, row2, bf16::kHighHalves)};
-    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i)) = even;
-    *reinterpret_cast<Dword2*>(lds + value_lds_offset(quad, first_dim + 2 * i + 1)) = odd;
-  }
-}
 
 // The two MFMA operands that one b128 access brings.
 struct OperandPair {
@@ -169,22 +102,6 @@ LRA_DEVICE void accumulate(Output& output, const Scores& probabilities, const ch
   }
 }
 
-// Divides, rounds and stores one query row a lane; a row whose scores are all −Inf is 0.
-template <RoundMode kMode>
-LRA_DEVICE void store_output(const Float4 (&output)[kDimTiles], float sum, BufferResource buffer,
-                             uint32_t row_offset, int lane) {
-  const bool empty = sum == 0.0f;
-  const float denominator = empty ? 1.0f : sum;
-  const float reciprocal = reciprocal_of(denominator);
-  for (int r = 0; r < 4; ++r) {
-    float row[kDimTiles];
-    for (int d = 0; d < kDimTiles; ++d) row[d] = divide(empty ? 0.0f : output[d][r], denominator, reciprocal);
-    Dword4 packed;
-    for (int i = 0; i < 4; ++i) packed[i] = bf16::pack_output<kMode>(row[2 * i], row[2 * i + 1]);
-    isa::buffer_store_b128(packed, buffer, row_offset + output_dim(lane, r) * 2);
-  }
-}
-
 // Sees the boundaries between the kernel's phases, see calibration.hip, and what the dense walk computes in
 // them, see observed.hip; this one only keeps the phases apart.
 struct NoProbe {
@@ -211,26 +128,27 @@ LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int 
     const int row = q * kMfma + lane_column(lane);
     const float sum = sum_over_groups(softmax[q].sum, half_swap_address);
     store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = softmax[q].maximum * arguments.scale + isa::log2(sum) * kLn2;
+    const float lse = log_sum_exp(softmax[q].maximum, sum, arguments.scale);
     const bool writes = lane_group(lane) == 0 && row < rows;
     isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
                           writes ? row * sizeof(float) : kOutOfBounds);
   }
 }
 
-// A workgroup's work: `query_tile` of 128 rows, and the KV tiles of a Walk.
+// A workgroup's work: the query tile of 128 rows of its share, and the KV tiles of a Walk through it.
 template <RoundMode kMode, typename Walk, typename Arguments, class Probe>
-LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile, Probe& probe) {
+LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& probe) {
   alignas(kChunkBytes) LRA_SHARED char key_lds[kKeyTileBytes];
   alignas(kChunkBytes) LRA_SHARED char value_lds[kValueTileBytes];
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int lane = isa::lane();
   const int half_swap_address = (lane ^ 32) * 4;
-  const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
+  const int head = share.head, batch = share.batch;
   const int kv_head = head / arguments.heads_per_kv_head;
-  const int64_t first_row = static_cast<int64_t>(query_tile) * kQueryRowsPerWorkgroup +
-                            isa::uniform(thread / kWaveSize) * kQueryRowsPerWave;
+  const int wave = isa::uniform(thread / kWaveSize);
+  const int64_t first_row =
+      static_cast<int64_t>(share.query_tile) * kQueryRowsPerWorkgroup + wave * kQueryRowsPerWave;
   // Rows of this wave that exist; a wave past the end still helps to carry K and V.
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
   const int rows = remaining_rows < 0                   ? 0
@@ -251,6 +169,8 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
              static_cast<uint32_t>(arguments.key_strides.row)};
   KvRows value{head_base(arguments.value, arguments.value_strides, batch, kv_head),
                static_cast<uint32_t>(arguments.value_strides.row)};
+  key.move(share.first_kv_row);
+  value.move(share.first_kv_row);
 
   OnlineSoftmax softmax[kQueryTiles];
   if constexpr (Walk::kVotes) {
@@ -261,10 +181,10 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
   Output output = {};
   Scores scores;
 
-  Walk walk(arguments, query_tile);
-  int remaining = walk.first(arguments.seqlen_kv);  // KV rows from the current tile on
-  key.move(arguments.seqlen_kv - remaining);
-  value.move(arguments.seqlen_kv - remaining);
+  Walk walk(arguments, share.query_tile);
+  int remaining = walk.first(share.kv_rows);  // KV rows of the share from the current tile on
+  key.move(share.kv_rows - remaining);
+  value.move(share.kv_rows - remaining);
   int fetch_rows = remaining < kKvRowsPerTile ? remaining : kKvRowsPerTile;
   Fetched next_key = fetch_key(key, fetch_rows, thread);
   Fetched next_value = fetch_value(value, fetch_rows, thread);
@@ -272,7 +192,7 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
   for (int behind; remaining > 0; remaining = behind) {
     isa::lds_barrier();
     deposit_key(next_key, key_lds, thread);
-    deposit_value(next_value, value_lds, thread);
+    deposit_value<value_lds_offset>(next_value, value_lds, thread);
     isa::lds_barrier();
 
     behind = walk.next(remaining);
@@ -314,14 +234,33 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
   }
 
   if (rows == 0) return;
-  // Where the walk is a list, the loop has no registers to spare for what comes now.
-  if constexpr (Walk::kVotes) {
+  // Where the walk is a list or a share is a piece, the loop has no registers to spare for what comes now.
+  if constexpr (kSplits<Arguments>) {
+    isa::wait_for_loads();
+    const SplitArguments anew = isa::scalar_arguments_anew<SplitArguments>();
+    const Share again = share_of(anew, __builtin_amdgcn_workgroup_id_x());
+    const int lane_again = isa::lane_anew();
+    if (again.partial < 0) {
+      store_results<kMode>(anew, again.batch, again.head, first_row, rows, output, softmax, lane_again);
+      return;
+    }
+    for (int q = 0; q < kQueryTiles; ++q)
+      store_partial(output[q], softmax[q].maximum, sum_over_groups(softmax[q].sum, (lane_again ^ 32) * 4),
+                    partial_address(anew, again.partial, wave * kQueryTiles + q), lane_again);
+  } else if constexpr (Walk::kVotes) {
     isa::wait_for_loads();
     store_results<kMode>(isa::scalar_arguments_anew<ForwardArguments>(), batch, head, first_row, rows, output,
                          softmax, isa::lane_anew());
   } else {
     store_results<kMode>(arguments, batch, head, first_row, rows, output, softmax, lane);
   }
+}
+
+template <RoundMode kMode, typename Walk, typename Arguments, class Probe>
+LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_tile, Probe& probe) {
+  Share share = grid_share(arguments);
+  share.query_tile = query_tile;
+  attend<kMode, Walk>(arguments, share, probe);
 }
 
 }  // namespace
@@ -337,6 +276,11 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
     NoProbe probe;                                                                                           \
     attention_forward<mode, EveryTile>(arguments, __builtin_amdgcn_workgroup_id_x(), probe);                 \
   }
+#define LRA_FORWARD_SPLIT_KERNEL(rounding, mode)                                                             \
+  LRA_ATTENTION_KERNEL attention_forward_split_##rounding(SplitArguments arguments) {                        \
+    NoProbe probe;                                                                                           \
+    attend<mode, EveryTile>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()), probe);       \
+  }
 #define LRA_SKIP_FORWARD_KERNEL(rounding, mode)                                                              \
   LRA_ATTENTION_KERNEL attention_skip_forward_##rounding(SkipArguments arguments) {                          \
     NoProbe probe;                                                                                           \
@@ -346,6 +290,9 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 LRA_FORWARD_KERNEL(rtne, RoundMode::kRtne)
 LRA_FORWARD_KERNEL(rtna, RoundMode::kRtna)
 LRA_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_FORWARD_SPLIT_KERNEL(rtne, RoundMode::kRtne)
+LRA_FORWARD_SPLIT_KERNEL(rtna, RoundMode::kRtna)
+LRA_FORWARD_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
 LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
 LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)

@@ -13,6 +13,8 @@
 namespace liteattention_rocm {
 
 using Bf16x4 = short __attribute__((ext_vector_type(4)));
+using Float16 = float __attribute__((ext_vector_type(16)));
+using Float2 = float __attribute__((ext_vector_type(2)));
 using Float4 = float __attribute__((ext_vector_type(4)));
 using Dword2 = uint32_t __attribute__((ext_vector_type(2)));
 using Dword4 = uint32_t __attribute__((ext_vector_type(4)));
@@ -24,6 +26,12 @@ namespace isa {
 // and D[row 4·(l/16)+i][col l%16], i in 0..3.
 LRA_DEVICE Float4 mfma_16x16x16_bf16(Bf16x4 a, Bf16x4 b, Float4 c) {
   return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
+}
+
+// v_mfma_f32_32x32x8_bf16: D = A·B + C. Lane l holds A[row l%32][k 4·(l/32)+i], B[k 4·(l/32)+i][col l%32],
+// i in 0..3, and D[row 8·(r/4) + 4·(l/32) + r%4][col l%32], r in 0..15.
+LRA_DEVICE Float16 mfma_32x32x8_bf16(Bf16x4 a, Bf16x4 b, Float16 c) {
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
 }
 
 // v_exp_f32: 2^x, about 1 ulp.
@@ -102,6 +110,20 @@ LRA_DEVICE int uniform(int x) {
   return __builtin_amdgcn_readfirstlane(x);
 }
 
+// x, of which the compiler knows nothing.
+LRA_DEVICE float at_run_time(float x) {
+  asm("" : "+v"(x));
+  return x;
+}
+
+// s_setreg_imm32_b32 of MODE bits 4 to 9: float32 operations read and write subnormals as 0, those of float16
+// and float64 keep them; IEEE and DX10_CLAMP are off. Gives x back for operations that must come behind to
+// use.
+LRA_DEVICE float flush_float32_subnormals(float x) {
+  asm volatile("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 6), 0xc" : "+s"(x));
+  return x;
+}
+
 // One bit for each lane, 0 for inactive ones.
 LRA_DEVICE uint64_t ballot(bool x) {
   return __builtin_amdgcn_ballot_w64(x);
@@ -126,6 +148,11 @@ LRA_DEVICE Dword4 buffer_load_b128(BufferResource buffer, uint32_t offset) {
 // buffer_store_dwordx4 with a byte offset per lane.
 LRA_DEVICE void buffer_store_b128(Dword4 value, BufferResource buffer, uint32_t offset) {
   __builtin_amdgcn_raw_buffer_store_b128(value, buffer, offset, 0, 0);
+}
+
+// buffer_store_dwordx2 with a byte offset per lane.
+LRA_DEVICE void buffer_store_b64(Dword2 value, BufferResource buffer, uint32_t offset) {
+  __builtin_amdgcn_raw_buffer_store_b64(value, buffer, offset, 0, 0);
 }
 
 // buffer_store_dword with a byte offset per lane.

@@ -1,3 +1,8 @@
 // Every kernel of a code object.
 #include "attention.hip"
+#include "merge.hip"
 #include "pingpong.hip"
+#include "pingpong_skip.hip"
+#include "varlen.hip"
+
+#include "aiter_exact.hip"

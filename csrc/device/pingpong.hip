@@ -16,7 +16,9 @@
 //
 // The loop is one asm program, pingpong_loop.inl: 238 of the 256 registers are in use throughout, more than
 // the compiler's allocation of the same code could hold, and each wait is counted. What surrounds it is C++.
-#include "softmax.hpp"
+#pragma once
+
+#include "split.hpp"
 
 namespace liteattention_rocm {
 namespace pingpong {
@@ -32,18 +34,8 @@ constexpr int kThreads = 2 * kThreadsPerGroup;
 constexpr int kQueryRows = kRowsPerWave * kThreads / kWaveSize;
 static_assert(kThreads == kPingpongThreadsPerWorkgroup && kQueryRows == kPingpongQueryRowsPerWorkgroup);
 constexpr int kTileBytes = kKvRowsPerTile * kRowBytes;  // 16 KB, of K and of V
-constexpr uint32_t kOutOfBounds = 0x80000000;
-constexpr float kLn2 = 0.693147180559945f;
 
-using Output = float __attribute__((ext_vector_type(kDimTiles * 4)));
 using Query = uint32_t __attribute__((ext_vector_type(kDimSteps * 4)));
-
-LRA_DEVICE const char* head_base(const void* tensor, const TensorStrides& strides, int batch, int head) {
-  return static_cast<const char*>(tensor) + batch * strides.batch + head * strides.head;
-}
-LRA_DEVICE uint32_t span_bytes(int rows, uint32_t row_bytes) {
-  return (rows - 1) * row_bytes + kRowBytes;
-}
 
 // LDS holds a tile of K or V as 16 read steps of 1 KB, a lane's 16 bytes of a step in a row of 64.
 // K, step 4·t + d: lane l gets chunk 4·d + l/16 of row 16·t + l%16. XOR with the chunk spreads the 16 chunks
@@ -74,19 +66,28 @@ LRA_DEVICE Query load_query(BufferResource buffer, int row, int rows, uint32_t r
   return query;
 }
 
+// The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
 template <RoundMode kMode>
-LRA_DEVICE void store_output(const Output& output, float sum, BufferResource buffer, uint32_t row_offset,
-                             int lane) {
-  const bool empty = sum == 0.0f;
-  const float denominator = empty ? 1.0f : sum;
-  const float reciprocal = reciprocal_of(denominator);
-  for (int r = 0; r < 4; ++r) {
-    float row[kDimTiles];
-    for (int d = 0; d < kDimTiles; ++d)
-      row[d] = divide(empty ? 0.0f : output[4 * d + r], denominator, reciprocal);
-    Dword4 packed;
-    for (int i = 0; i < 4; ++i) packed[i] = bf16::pack_output<kMode>(row[2 * i], row[2 * i + 1]);
-    isa::buffer_store_b128(packed, buffer, row_offset + output_dim(lane, r) * 2);
+LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
+                              int rows, const OutputRegisters (&output)[kQueryTilesPerWave],
+                              const float (&maximum)[kQueryTilesPerWave],
+                              const float (&sums)[kQueryTilesPerWave], int lane) {
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  for (int q = 0; q < kQueryTilesPerWave; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(sums[q], (lane ^ 32) * 4);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = log_sum_exp(maximum[q], sum, arguments.scale);
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
   }
 }
 
@@ -95,19 +96,19 @@ LRA_DEVICE void store_output(const Output& output, float sum, BufferResource buf
   "v" #n "0", "v" #n "1", "v" #n "2", "v" #n "3", "v" #n "4", "v" #n "5", "v" #n "6", "v" #n "7",            \
       "v" #n "8", "v" #n "9"
 
-template <RoundMode kMode>
-LRA_DEVICE void attention(const ForwardArguments& arguments) {
+// A workgroup's work: the query rows and KV rows of its share.
+template <RoundMode kMode, typename Arguments>
+LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
   alignas(kChunkBytes) LRA_SHARED char lds[4 * kTileBytes];  // K, K, V, V
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int lane = isa::lane();
   const int half_swap_address = (lane ^ 32) * 4;
-  const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
+  const int head = share.head, batch = share.batch;
   const int kv_head = head / arguments.heads_per_kv_head;
   const int wave = isa::uniform(thread / kWaveSize);
   const int second_group = wave / kWavesPerGroup;
-  const int64_t first_row =
-      static_cast<int64_t>(__builtin_amdgcn_workgroup_id_x()) * kQueryRows + wave * kRowsPerWave;
+  const int64_t first_row = static_cast<int64_t>(share.query_tile) * kQueryRows + wave * kRowsPerWave;
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
   const int rows = remaining_rows < 0 ? 0 : remaining_rows < kRowsPerWave ? remaining_rows : kRowsPerWave;
 
@@ -128,7 +129,8 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   const uint32_t row_step = second_group ? 1 : kThreadsPerGroup / kChunksPerRow;
   const uint32_t worker_row = worker / kChunksPerRow * (second_group ? 4 : 1);
   const uint32_t lds_base = reinterpret_cast<uintptr_t>((__attribute__((address_space(3))) char*)(lds));
-  const char* tile = head_base(second_group ? arguments.value : arguments.key, strides, batch, kv_head);
+  const char* tile = head_base(second_group ? arguments.value : arguments.key, strides, batch, kv_head) +
+                     static_cast<int64_t>(share.first_kv_row) * row_bytes;
   uint32_t deposit =
       lds_base + (second_group
                       ? 2 * kTileBytes + value_lds_offset(worker / kChunksPerRow, worker % kChunksPerRow, 0)
@@ -136,9 +138,9 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
   uint32_t read_value = lds_base + 3 * kTileBytes + lane * kChunkBytes;
   uint32_t read_key_even = lds_base + key_read_offset(lane, 0);
   uint32_t read_key_odd = lds_base + key_read_offset(lane, 1);
-  uint32_t remaining = arguments.seqlen_kv;
+  uint32_t remaining = share.kv_rows;
 
-  Output output[kQueryTilesPerWave];
+  OutputRegisters output[kQueryTilesPerWave];
   float maximum[kQueryTilesPerWave], sums[kQueryTilesPerWave];
   asm volatile(
 #include "pingpong_loop.inl"
@@ -150,44 +152,45 @@ LRA_DEVICE void attention(const ForwardArguments& arguments) {
         "{v241}"(worker_row * row_bytes + worker % kChunksPerRow * kChunkBytes),
         "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row), "{s40}"(row_bytes),
         "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
-        "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
+        "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(0)
       : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55",
         "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247", "v144", "v145", "v146",
         "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20), V10(21), "v220", "v221",
         "v222", "v223", "v224", "v225", "v226", "v227", "v231", "v232", "v233");
 
   if (rows == 0) return;
-  const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer = isa::make_buffer(
-      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
-      span_bytes(rows, out_row_bytes));
-  const int64_t lse_row =
-      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
-  const BufferResource lse_buffer =
-      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
-  for (int q = 0; q < kQueryTilesPerWave; ++q) {
-    const int row = q * kMfma + lane_column(lane);
-    const float sum = sum_over_groups(sums[q], half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = maximum[q] * arguments.scale + isa::log2(sum) * kLn2;
-    const bool writes = lane_group(lane) == 0 && row < rows;
-    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
-                          writes ? row * sizeof(float) : kOutOfBounds);
+  if constexpr (kSplits<Arguments>) {
+    if (share.partial >= 0) {
+      for (int q = 0; q < kQueryTilesPerWave; ++q)
+        store_partial(output[q], maximum[q], sum_over_groups(sums[q], half_swap_address),
+                      partial_address(arguments, share.partial, wave * kQueryTilesPerWave + q), lane);
+      return;
+    }
   }
+  store_results<kMode>(arguments, batch, head, first_row, rows, output, maximum, sums, lane);
 }
 
 }  // namespace
 }  // namespace pingpong
 
-#define LRA_PINGPONG_KERNEL(rounding, mode)                                                                  \
+#define LRA_PINGPONG_KERNEL                                                                                  \
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
-                                       amdgpu_waves_per_eu(2, 2))) void                                      \
-  attention_pingpong_##rounding(ForwardArguments arguments) {                                                \
-    pingpong::attention<mode>(arguments);                                                                    \
+                                       amdgpu_waves_per_eu(2, 2))) void
+
+#define LRA_PINGPONG_FORWARD_KERNEL(rounding, mode)                                                          \
+  LRA_PINGPONG_KERNEL attention_pingpong_##rounding(ForwardArguments arguments) {                            \
+    pingpong::attention<mode>(arguments, grid_share(arguments));                                             \
+  }
+#define LRA_PINGPONG_SPLIT_KERNEL(rounding, mode)                                                            \
+  LRA_PINGPONG_KERNEL attention_pingpong_split_##rounding(SplitArguments arguments) {                        \
+    pingpong::attention<mode>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()));            \
   }
 
-LRA_PINGPONG_KERNEL(rtne, RoundMode::kRtne)
-LRA_PINGPONG_KERNEL(rtna, RoundMode::kRtna)
-LRA_PINGPONG_KERNEL(rtz, RoundMode::kRtz)
+LRA_PINGPONG_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_PINGPONG_SPLIT_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_SPLIT_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 
 }  // namespace liteattention_rocm

@@ -15,8 +15,20 @@ constexpr std::array<const char*, 3> kForwardKernels = {"attention_forward_rtne"
                                                         "attention_forward_rtz"};
 constexpr std::array<const char*, 3> kPingpongKernels = {"attention_pingpong_rtne", "attention_pingpong_rtna",
                                                          "attention_pingpong_rtz"};
+constexpr std::array<const char*, 3> kAiterExactKernels = {
+    "attention_aiter_exact_rtne", "attention_aiter_exact_rtna", "attention_aiter_exact_rtz"};
+constexpr std::array<const char*, 3> kForwardSplitKernels = {
+    "attention_forward_split_rtne", "attention_forward_split_rtna", "attention_forward_split_rtz"};
+constexpr std::array<const char*, 3> kPingpongSplitKernels = {
+    "attention_pingpong_split_rtne", "attention_pingpong_split_rtna", "attention_pingpong_split_rtz"};
+constexpr std::array<const char*, 3> kMergeKernels = {"attention_merge_rtne", "attention_merge_rtna",
+                                                      "attention_merge_rtz"};
 constexpr std::array<const char*, 3> kSkipKernels = {
     "attention_skip_forward_rtne", "attention_skip_forward_rtna", "attention_skip_forward_rtz"};
+constexpr std::array<const char*, 3> kSkipPingpongKernels = {
+    "attention_skip_pingpong_rtne", "attention_skip_pingpong_rtna", "attention_skip_pingpong_rtz"};
+constexpr std::array<const char*, 3> kVarlenKernels = {"attention_varlen_rtne", "attention_varlen_rtna",
+                                                       "attention_varlen_rtz"};
 constexpr const char* kOrderKernel = "attention_skip_order";
 
 struct CodeObject {

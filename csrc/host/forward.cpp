@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "device/arguments.hpp"
+#include "device/split_arguments.hpp"
 #include "host/kernels.hpp"
 
 namespace liteattention_rocm {
@@ -61,6 +61,56 @@ TensorStrides byte_strides(const char* name, uint64_t address, const Strides& st
   return {bytes[0], bytes[1], bytes[2]};
 }
 
+// The launches of one call: its stream and what errors say.
+struct Launcher {
+  const HipLibrary& hip;
+  hipStream_t stream;
+
+  template <typename Arguments>
+  void operator()(hipFunction_t function, const char* kernel, const Launch& launch, int threads,
+                  Arguments& arguments) const {
+    size_t bytes = sizeof arguments;
+    void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     HIP_LAUNCH_PARAM_END};
+    if (const hipError_t error =
+            hip.module_launch_kernel(function, launch.grid[0], launch.grid[1], launch.grid[2], threads, 1, 1,
+                                     0, stream, nullptr, extra))
+      hip.fail(error, launch_text(kernel, launch));
+  }
+};
+
+SplitArguments split_arguments(const ForwardArguments& forward, const ForwardCall& call, const Plan& plan) {
+  SplitArguments arguments{};
+  static_cast<ForwardArguments&>(arguments) = forward;
+  set_addresses(arguments, call, 0);
+  const Split& split = *plan.split();
+  arguments.partials = reinterpret_cast<char*>(call.workspace);
+  arguments.query_tiles = static_cast<int32_t>(plan.query_tiles());
+  arguments.whole_blocks = static_cast<int32_t>(split.whole_blocks);
+  arguments.split_blocks = static_cast<int32_t>(split.split_blocks);
+  arguments.pieces = static_cast<int32_t>(split.pieces);
+  arguments.fragments = kernel_traits(plan.kernel()).query_rows / kPartialRows;
+  return arguments;
+}
+
+// By rounding mode, with their names.
+std::pair<const std::array<hipFunction_t, 3>&, const std::array<const char*, 3>&>
+unsplit_kernels(const LoadedKernels& kernels, DenseKernel kernel) {
+  switch (kernel) {
+  case DenseKernel::kPingpong: return {kernels.pingpong, kPingpongKernels};
+  case DenseKernel::kAiterExact: return {kernels.aiter_exact, kAiterExactKernels};
+  default: return {kernels.forward, kForwardKernels};
+  }
+}
+
+void check_workspace(const ForwardCall& call, const Plan& plan) {
+  if (!plan.split()) return;
+  check_address("workspace", call.workspace, kAlignmentBytes);
+  if (call.workspace_bytes < plan.workspace_bytes())
+    refuse("workspace", std::to_string(call.workspace_bytes) + " bytes",
+           "at least " + std::to_string(plan.workspace_bytes()) + ", the plan's workspace_bytes");
+}
+
 }  // namespace
 
 void check_address(const char* name, uint64_t address, uint64_t alignment) {
@@ -78,6 +128,8 @@ ForwardArguments checked_arguments(const ForwardCall& call) {
   arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_MIN);
   if (!std::isfinite(arguments.scale) || !std::isfinite(arguments.scale_log2e))
     refuse("scale", std::to_string(call.scale), "a number whose product with log2(e) is finite in float32");
+  if (call.kernel == DenseKernel::kAiterExact && !(call.scale > 0))
+    refuse("scale", std::to_string(call.scale), "a positive number for kernel aiter_exact");
   arguments.query_sign_mask = call.scale < 0 ? kFlipSigns : 0;
 
   const std::array<int64_t, 3> query_extents{problem.batch, problem.heads, problem.seqlen_q};
@@ -110,29 +162,48 @@ std::string launch_text(const char* kernel, const Launch& launch) {
 }
 
 void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call) {
-  const HipLibrary& hip = hip_library(library);
-  // What can be refused doesn't depend on the compute units: sizes first, then HIP.
+  (void)hip_library(library);
   if (Plan(call.problem, {1}).launch_count() == 0) return;
+  DeviceProperties properties{compute_units};
+  if (compute_units <= 0) {
+    // Sizes first, then HIP.
+    (void)checked_arguments(call);
+    const auto stream = reinterpret_cast<hipStream_t>(call.stream);
+    properties = load_kernels(library, device, arch, compute_units, stream).device;
+  }
+  forward(library, device, arch, compute_units, call,
+          Plan(call.problem, properties, call.kernel, call.pieces));
+}
+
+void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call,
+             const Plan& plan) {
+  const HipLibrary& hip = hip_library(library);
+  if (plan.launch_count() == 0) return;
   ForwardArguments arguments = checked_arguments(call);
+  check_workspace(call, plan);
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
-  const Plan plan(call.problem, kernels.device, call.kernel);
   const auto rounding = static_cast<size_t>(call.rounding);
-  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
-  const hipFunction_t kernel = (pingpong ? kernels.pingpong : kernels.forward)[rounding];
+  const DenseKernel kernel = plan.kernel();
 
   const CurrentDevice current(hip, device);
-  size_t bytes = sizeof arguments;
-  void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   HIP_LAUNCH_PARAM_END};
+  const Launcher launch_kernel{hip, stream};
+  if (plan.split()) {
+    SplitArguments split = split_arguments(arguments, call, plan);
+    const bool pingpong = kernel == DenseKernel::kPingpong;
+    launch_kernel((pingpong ? kernels.pingpong_split : kernels.forward_split)[rounding],
+                  (pingpong ? kPingpongSplitKernels : kForwardSplitKernels)[rounding], plan.split_launch(),
+                  plan.threads(), split);
+    launch_kernel(kernels.merge[rounding], kMergeKernels[rounding], plan.merge_launch(), kMergeThreads,
+                  split);
+    return;
+  }
   for (int64_t i = 0; i < plan.launch_count(); ++i) {
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call, launch.first_batch);
-    if (const hipError_t error =
-            hip.module_launch_kernel(kernel, launch.grid[0], launch.grid[1], launch.grid[2], plan.threads(),
-                                     1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text((pingpong ? kPingpongKernels : kForwardKernels)[rounding], launch));
+    const auto& [functions, names] = unsplit_kernels(kernels, kernel);
+    launch_kernel(functions[rounding], names[rounding], launch, plan.threads(), arguments);
   }
 }
 

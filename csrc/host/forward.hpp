@@ -25,13 +25,20 @@ struct ForwardCall {
   RoundMode rounding;
   uint64_t stream;                                   // hipStream_t
   std::optional<DenseKernel> kernel = std::nullopt;  // none: the plan's choice
+  int64_t pieces = 1;                                // as Plan takes them
+  uint64_t workspace = 0;                            // device memory for the plan's workspace_bytes
+  int64_t workspace_bytes = 0;
 };
 
-// compute_units is used by the call that loads the kernels; 0 asks the device. Launches on the call's stream
+// compute_units is what the call is planned for, and used by the call that loads the kernels; 0 asks the
+// device. Launches on the call's stream
 // and returns. The current device is left as it was found. Throws std::invalid_argument for sizes, addresses
 // or strides the kernel can't take, before anything is launched; HipError for what HIP refuses;
 // std::runtime_error when the kernels would have to be loaded during capture.
 void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call);
+// The same with the plan for the call's problem, kernel and pieces made before.
+void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call,
+             const Plan& plan);
 
 // The call's kernel arguments without addresses, which differ between launches. Throws std::invalid_argument
 // for what forward refuses.

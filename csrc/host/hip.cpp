@@ -103,6 +103,8 @@ HipLibrary open_hip_library(const std::string& path) {
   required(hip.get_last_error, "hipGetLastError");
   optional(hip.simulator_last_error, "gfx942sim_last_error");
   optional(hip.simulator_set_interrupt_callback, "gfx942sim_set_interrupt_callback");
+  if (optional(hip.simulator_register_memory, "gfx942sim_register_memory"))
+    required(hip.simulator_unregister_memory, "gfx942sim_unregister_memory");
   return hip;
 }
 
@@ -129,6 +131,20 @@ CurrentDevice::CurrentDevice(const HipLibrary& hip, int device) : hip_(hip) {
 
 CurrentDevice::~CurrentDevice() {
   if (changed_) (void)hip_.set_device(previous_);
+}
+
+SimulatedAccess::SimulatedAccess(const HipLibrary& hip, uint64_t address, uint64_t bytes, const char* label,
+                                 bool writable)
+    : hip_(hip) {
+  if (!hip.simulator_register_memory || bytes == 0) return;
+  const auto* memory = reinterpret_cast<const void*>(address);
+  if (const int error = hip.simulator_register_memory(memory, bytes, label, writable))
+    hip.fail(static_cast<hipError_t>(error), std::string("gfx942sim_register_memory(") + label + ")");
+  registered_ = memory;
+}
+
+SimulatedAccess::~SimulatedAccess() {
+  if (registered_) (void)hip_.simulator_unregister_memory(registered_);
 }
 
 }  // namespace liteattention_rocm

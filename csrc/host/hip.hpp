@@ -34,6 +34,8 @@ struct HipLibrary {
   // Null in any library but the simulator.
   decltype(&::gfx942sim_last_error) simulator_last_error = nullptr;
   decltype(&::gfx942sim_set_interrupt_callback) simulator_set_interrupt_callback = nullptr;
+  decltype(&::gfx942sim_register_memory) simulator_register_memory = nullptr;
+  decltype(&::gfx942sim_unregister_memory) simulator_unregister_memory = nullptr;
 
   // Throws HipError unless `error` is hipSuccess, and takes the error out of the runtime's own record so that
   // nobody else reports it as theirs. `what` names the function and its object.
@@ -60,6 +62,20 @@ class CurrentDevice {
   const HipLibrary& hip_;
   int previous_ = 0;
   bool changed_ = false;
+};
+
+// Lets simulated launches touch `bytes` bytes at `address` for a scope. Nothing for other libraries, and for
+// 0 bytes.
+class SimulatedAccess {
+ public:
+  SimulatedAccess(const HipLibrary& hip, uint64_t address, uint64_t bytes, const char* label, bool writable);
+  ~SimulatedAccess();
+  SimulatedAccess(const SimulatedAccess&) = delete;
+  SimulatedAccess& operator=(const SimulatedAccess&) = delete;
+
+ private:
+  const HipLibrary& hip_;
+  const void* registered_ = nullptr;
 };
 
 }  // namespace liteattention_rocm

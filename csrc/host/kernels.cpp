@@ -99,7 +99,13 @@ std::unique_ptr<LoadedKernels> load(const HipLibrary& hip, int device, std::stri
   for (size_t i = 0; i < kForwardKernels.size(); ++i) {
     find(kernels->forward[i], kForwardKernels[i]);
     find(kernels->pingpong[i], kPingpongKernels[i]);
+    find(kernels->aiter_exact[i], kAiterExactKernels[i]);
+    find(kernels->forward_split[i], kForwardSplitKernels[i]);
+    find(kernels->pingpong_split[i], kPingpongSplitKernels[i]);
+    find(kernels->merge[i], kMergeKernels[i]);
     find(kernels->skip_forward[i], kSkipKernels[i]);
+    find(kernels->skip_pingpong[i], kSkipPingpongKernels[i]);
+    find(kernels->varlen[i], kVarlenKernels[i]);
   }
   find(kernels->skip_order, kOrderKernel);
   return kernels;

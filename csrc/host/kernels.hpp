@@ -20,7 +20,13 @@ struct LoadedKernels {
   DeviceProperties device;
   std::array<hipFunction_t, kForwardKernels.size()> forward;  // by RoundMode
   std::array<hipFunction_t, kPingpongKernels.size()> pingpong;
+  std::array<hipFunction_t, kAiterExactKernels.size()> aiter_exact;
+  std::array<hipFunction_t, kForwardSplitKernels.size()> forward_split;
+  std::array<hipFunction_t, kPingpongSplitKernels.size()> pingpong_split;
+  std::array<hipFunction_t, kMergeKernels.size()> merge;
   std::array<hipFunction_t, kSkipKernels.size()> skip_forward;
+  std::array<hipFunction_t, kSkipPingpongKernels.size()> skip_pingpong;
+  std::array<hipFunction_t, kVarlenKernels.size()> varlen;
   hipFunction_t skip_order;
 };
 

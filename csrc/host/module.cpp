@@ -2,12 +2,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+
 #include "device/arguments.hpp"
+#include "device/split_arguments.hpp"
+#include "host/bound.hpp"
 #include "host/code_objects.hpp"
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
 #include "host/skip.hpp"
+#include "host/varlen.hpp"
 
 namespace py = pybind11;
 using namespace liteattention_rocm;
@@ -43,7 +48,8 @@ ForwardCall forward_call(uint64_t query, uint64_t key, uint64_t value, uint64_t 
                          int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
                          const Strides& query_strides, const Strides& key_strides,
                          const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
-                         uint64_t stream, std::string_view kernel = "") {
+                         uint64_t stream, std::string_view kernel = "", int64_t pieces = 1,
+                         uint64_t workspace = 0, int64_t workspace_bytes = 0) {
   if (rounding < 0 || rounding >= static_cast<int>(kForwardKernels.size()))
     throw std::invalid_argument("rounding is " + std::to_string(rounding) +
                                 ", allowed are 0 (rtne), 1 (rtna) and 2 (rtz)");
@@ -60,18 +66,33 @@ ForwardCall forward_call(uint64_t query, uint64_t key, uint64_t value, uint64_t 
           scale,
           static_cast<RoundMode>(rounding),
           stream,
-          dense_kernel(kernel)};
+          dense_kernel(kernel),
+          pieces,
+          workspace,
+          workspace_bytes};
 }
 
 void py_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query, uint64_t key,
                 uint64_t value, uint64_t out, uint64_t lse, int64_t batch, int64_t heads, int64_t kv_heads,
                 int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides, const Strides& key_strides,
                 const Strides& value_strides, const Strides& out_strides, double scale, int rounding,
-                uint64_t stream, std::string_view kernel) {
-  const ForwardCall call =
-      forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides,
-                   key_strides, value_strides, out_strides, scale, rounding, stream, kernel);
+                uint64_t stream, std::string_view kernel, int64_t pieces, uint64_t workspace,
+                int64_t workspace_bytes) {
+  const ForwardCall call = forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q,
+                                        seqlen_kv, query_strides, key_strides, value_strides, out_strides,
+                                        scale, rounding, stream, kernel, pieces, workspace, workspace_bytes);
   without_gil([&] { forward(hip, device, arch, compute_units, call); });
+}
+
+BoundForward py_bind_forward(int hip, int device, std::string arch, int compute_units, int64_t batch,
+                             int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                             const Strides& query_strides, const Strides& key_strides,
+                             const Strides& value_strides, const Strides& out_strides, double scale,
+                             int rounding, std::string_view kernel, int64_t pieces) {
+  const ForwardCall call =
+      forward_call(0, 0, 0, 0, 0, batch, heads, kv_heads, seqlen_q, seqlen_kv, query_strides, key_strides,
+                   value_strides, out_strides, scale, rounding, 0, kernel, pieces);
+  return {hip, device, std::move(arch), compute_units, call};
 }
 
 void py_skip_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
@@ -79,10 +100,11 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
                      const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
                      double scale, int rounding, uint64_t stream, uint64_t read_list, uint64_t write_list,
-                     uint64_t order, double threshold, bool backward, bool votes_count) {
+                     uint64_t order, double threshold, bool backward, bool votes_count,
+                     std::string_view kernel) {
   const SkipCall call{forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv,
                                    query_strides, key_strides, value_strides, out_strides, scale, rounding,
-                                   stream),
+                                   stream, kernel),
                       read_list,
                       write_list,
                       order,
@@ -92,32 +114,68 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
 }
 
+void py_varlen_forward(int hip, int device, std::string_view arch, int compute_units, uint64_t query,
+                       uint64_t key, uint64_t value, uint64_t out, uint64_t lse, int64_t heads,
+                       int64_t kv_heads, int64_t total_q, int64_t total_k, const Strides& query_strides,
+                       const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
+                       double scale, int rounding, uint64_t stream, uint64_t cu_seqlens_q,
+                       uint64_t cu_seqlens_k, int64_t sequences, int64_t max_seqlen_q) {
+  const VarlenCall call{forward_call(query, key, value, out, lse, 1, heads, kv_heads, total_q, total_k,
+                                     query_strides, key_strides, value_strides, out_strides, scale, rounding,
+                                     stream),
+                        cu_seqlens_q, cu_seqlens_k, sequences, max_seqlen_q};
+  without_gil([&] { varlen_forward(hip, device, arch, compute_units, call); });
+}
+
+py::dict launch_entry(const std::string& kernel, const Launch& launch, int threads) {
+  py::dict entry;
+  entry["kernel"] = kernel;
+  entry["grid"] = py::make_tuple(launch.grid[0], launch.grid[1], launch.grid[2]);
+  entry["block"] = py::make_tuple(threads, 1, 1);
+  entry["first_batch"] = launch.first_batch;
+  return entry;
+}
+
+// Unless told otherwise, a kernel that is asked for by name runs unsplit.
+int64_t pieces_or_default(const std::optional<int64_t>& pieces, std::string_view kernel) {
+  return pieces.value_or(kernel.empty() ? 0 : 1);
+}
+
 py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
-                 int compute_units, std::string_view kernel) {
+                 int compute_units, std::string_view kernel, std::optional<int64_t> pieces) {
   const Problem problem{batch, heads, kv_heads, seqlen_q, seqlen_kv};
-  const DeviceProperties device{compute_units};
-  const Plan plan(problem, device, dense_kernel(kernel));
-  const auto block = py::make_tuple(plan.threads(), 1, 1);
+  const Plan plan(problem, DeviceProperties{compute_units}, dense_kernel(kernel),
+                  pieces_or_default(pieces, kernel));
+  const std::string name = kernel_traits(plan.kernel()).name;
   py::list launches;
-  for (int64_t i = 0; i < plan.launch_count(); ++i) {
-    const Launch launch = plan.launch(i);
-    py::dict entry;
-    entry["grid"] = py::make_tuple(launch.grid[0], launch.grid[1], launch.grid[2]);
-    entry["block"] = block;
-    entry["first_batch"] = launch.first_batch;
-    launches.append(entry);
+  if (plan.split()) {
+    launches.append(launch_entry(name + "_split", plan.split_launch(), plan.threads()));
+    launches.append(launch_entry("merge", plan.merge_launch(), kMergeThreads));
+  } else {
+    for (int64_t i = 0; i < plan.launch_count(); ++i)
+      launches.append(launch_entry(name, plan.launch(i), plan.threads()));
   }
   py::dict result;
-  result["kernel"] = kernel_traits(plan.kernel()).name;
-  result["modelled_clocks"] = Plan::modelled_clocks(problem, device, plan.kernel());
+  result["kernel"] = name;
+  result["modelled_clocks"] = plan.modelled_clocks();
   result["grid"] = py::make_tuple(plan.query_tiles(), heads, batch);
-  result["block"] = block;
+  result["block"] = py::make_tuple(plan.threads(), 1, 1);
   result["launches"] = launches;
   result["kv_tiles"] = plan.kv_tiles();
+  result["pieces"] = plan.split() ? plan.split()->pieces : 1;
+  result["split_blocks"] = plan.split() ? plan.split()->split_blocks : 0;
+  result["whole_blocks"] = plan.split() ? plan.split()->whole_blocks : plan.workgroups();
+  result["workspace_bytes"] = plan.workspace_bytes();
   result["workgroups"] = plan.workgroups();
   result["workgroups_per_compute_unit"] = plan.workgroups_per_compute_unit();
   result["occupancy"] = plan.occupancy();
   return result;
+}
+
+int64_t py_workspace_bytes(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q,
+                           int64_t seqlen_kv, int compute_units, std::string_view kernel, int64_t pieces) {
+  return Plan({batch, heads, kv_heads, seqlen_q, seqlen_kv}, {compute_units}, dense_kernel(kernel), pieces)
+      .workspace_bytes();
 }
 
 }  // namespace
@@ -136,6 +194,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "is_simulator", [](int hip) { return hip_library(hip).simulator_last_error != nullptr; },
       py::arg("hip"), "Whether that library is the gfx942 simulator.");
+  module.def(
+      "environment",
+      [](const char* name) -> py::object {
+        const char* value = std::getenv(name);
+        return value ? py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefault(value)) : py::none();
+      },
+      py::arg("name"), "A variable of the environment, or None: os.environ.get without its cost.");
   module.def("set_interrupt_check", &set_interrupt_check, py::arg("hip"),
              "Lets Ctrl-C end a simulated launch. Does nothing for other libraries.");
   module.def(
@@ -150,13 +215,38 @@ PYBIND11_MODULE(_C, module) {
       py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"), py::arg("batch"),
       py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"), py::arg("seqlen_kv"),
       py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
-      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "",
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("kernel") = "", py::arg("pieces") = 1,
+      py::arg("workspace") = 0, py::arg("workspace_bytes") = 0,
       "Launches forward attention on `stream` and returns. Tensors are bf16 addresses, aligned to 16 bytes, "
       "with strides (batch, head, row) in elements, multiples of 8; lse is float32 [batch, heads, seqlen_q] "
-      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, or empty for the plan's choice. "
+      "or 0. rounding: 0 rtne, 1 rtna, 2 rtz. kernel: forward, pingpong, aiter_exact (scale > 0), or empty "
+      "for the plan's choice among the first two. "
+      "pieces: 1, KV is not split; 0, where the plan says so; more, every query block in so many. workspace: "
+      "address of workspace_bytes device bytes, aligned to 16, for partial results; at least what the "
+      "function workspace_bytes says. "
       "ValueError: an argument the kernel can't take, before "
       "anything is launched. RuntimeError: HIP refused, or the kernels aren't loaded and the stream is "
       "capturing.");
+  py::class_<BoundForward>(module, "BoundForward",
+                           "A forward call that is complete but for its addresses and stream; takes what "
+                           "forward takes.")
+      .def(py::init(&py_bind_forward), py::arg("hip"), py::arg("device"), py::arg("arch"),
+           py::arg("compute_units"), py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+           py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"),
+           py::arg("value_strides"), py::arg("out_strides"), py::arg("scale"), py::arg("rounding"),
+           py::arg("kernel") = "", py::arg("pieces") = 1)
+      .def_property_readonly("workspace_bytes", &BoundForward::workspace_bytes,
+                             "What launch needs for partial results.")
+      .def(
+          "launch",
+          [](const BoundForward& call, uint64_t query, uint64_t key, uint64_t value, uint64_t out,
+             uint64_t lse, uint64_t workspace, uint64_t stream) {
+            without_gil([&] { call.launch({query, key, value, out, lse, workspace}, stream); });
+          },
+          py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"), py::arg("lse"),
+          py::arg("workspace"), py::arg("stream"),
+          "As forward. Simulated launches may touch these tensors meanwhile, and store to out, lse and the "
+          "workspace of workspace_bytes.");
   module.def(
       "skip_forward", &py_skip_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
@@ -164,29 +254,47 @@ PYBIND11_MODULE(_C, module) {
       py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"),
       py::arg("out_strides"), py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("read_list"),
       py::arg("write_list"), py::arg("order"), py::arg("threshold"), py::arg("backward"),
-      py::arg("votes_count"),
+      py::arg("votes_count"), py::arg("kernel") = "",
       "As forward, but visits the KV tiles of read_list, in order or backward, and ORs into write_list the "
       "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
-      "heads, query tiles], the query tile that each workgroup takes, or 0.");
+      "heads, query tiles], the query tile that each workgroup takes, or 0. "
+      "kernel: forward or empty, or pingpong, whose workgroups take three query tiles: order is then uint32 "
+      "[batch, heads, ceil(query tiles / 3)].");
+  module.def(
+      "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
+      py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
+      py::arg("lse"), py::arg("heads"), py::arg("kv_heads"), py::arg("total_q"), py::arg("total_k"),
+      py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"), py::arg("out_strides"),
+      py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("cu_seqlens_q"),
+      py::arg("cu_seqlens_k"), py::arg("sequences"), py::arg("max_seqlen_q"),
+      "As forward, but over packed sequences, in one launch: sequence i has the rows from entry i of "
+      "cu_seqlens_q and cu_seqlens_k, int32 [sequences + 1], up to entry i + 1. lse is float32 [heads, "
+      "total_q] or 0. A sequence without keys gets zeros and a log-sum-exp of -inf.");
   module.def(
       "skip_order",
       [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
-         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream) {
-        const OrderCall call{heads, query_tiles, words, list, counts, order, stream};
+         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream, int64_t merged) {
+        const OrderCall call{heads, query_tiles, words, merged, list, counts, order, stream};
         without_gil([&] { skip_order(hip, device, arch, compute_units, call); });
       },
       py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"), py::arg("list"),
       py::arg("counts"), py::arg("order"), py::arg("heads"), py::arg("query_tiles"), py::arg("words"),
-      py::arg("stream"),
-      "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
-      "the "
-      "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
+      py::arg("stream"), py::arg("merged") = 1,
+      "Counts the tiles that any of `merged` consecutive rows of a skip list, uint32 [heads, query_tiles, "
+      "words], lists, and orders these groups of each head by falling count. counts, order: uint32 [heads, "
+      "ceil(query_tiles / merged)].");
   module.def("plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
              py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
-             "What forward would launch: the kernel and its modelled clocks on the busiest compute unit, "
-             "grid in workgroups (query tiles, heads, batch), block in work-items, the "
-             "launches, and how the workgroups spread over the compute units.");
+             py::arg("pieces") = py::none(),
+             "What forward would launch: the kernel and its modelled clocks on the busiest compute unit; the "
+             "query blocks as (query tiles, heads, batch), block in work-items; the launches; how many query "
+             "blocks are whole, how many are split in how many pieces, and the bytes of their workspace; and "
+             "how the blocks, unsplit, spread over the compute units. pieces: as forward's; None: 0, or 1 "
+             "where a kernel is named.");
+  module.def("workspace_bytes", &py_workspace_bytes, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+             py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
+             py::arg("pieces") = 0, "Device memory that forward needs for partial results.");
   module.def(
       "code_object",
       [](std::string_view arch) {
@@ -219,13 +327,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "kernel_names",
       [] {
-        std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
-        names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
+        std::vector<std::string> names;
+        for (const auto* group :
+             {&kForwardKernels, &kForwardSplitKernels, &kSkipKernels, &kMergeKernels, &kPingpongKernels,
+              &kPingpongSplitKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels})
+          names.insert(names.end(), group->begin(), group->end());
         names.push_back(kOrderKernel);
-        names.insert(names.end(), kPingpongKernels.begin(), kPingpongKernels.end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
-      "the "
-      "one that orders skip lists, then the dense ones for large grids by rounding.");
+      "Kernels of every code object, each family by rounding.");
 }

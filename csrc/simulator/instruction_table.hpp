@@ -58,6 +58,7 @@ const InstructionRow& instruction_row(Op op);
 Op find_op(Encoding& encoding, uint32_t opcode);
 
 // Properties that follow from the mnemonic.
+bool accumulates(Op op);        // the old destination is an addend: v_fmac and its like
 bool reads_destination(Op op);  // the result depends on the old destination in every form
 bool is_matrix_sparse(Op op);   // v_smfmac_*
 bool is_small_float_conversion(

@@ -151,6 +151,7 @@ void set_interrupt_callback(int (*callback)()) {
 void launch_kernel(const Function& function, const LaunchRequest& request) {
   const Options current = options();
   validate(function, request);
+  if (!current.execute) return record_launch(function.kernel.name, {}, 0);
   const DispatchMemory dispatch(function, request);
   DeviceMemory::Snapshot snapshot = DeviceMemory::instance().snapshot();
   snapshot.regions.insert(snapshot.regions.end(), dispatch.regions().begin(), dispatch.regions().end());

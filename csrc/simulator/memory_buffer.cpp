@@ -179,41 +179,40 @@ void buffer_store(Wave& wave, const Step& step) {
   }
 }
 
-template <class T, class F>
-void buffer_atomic(Wave& wave, const Step& step) {
+// Lane by lane update(memory, lane), which returns what was there; 0 where the buffer ends before.
+template <class T, class Update>
+void update_lanes(Wave& wave, const Step& step, Update update) {
   const Instruction& instruction = wave.group->program->instruction(step);
   const BufferAddresses addresses(wave, step, instruction);
-  uint32_t* operand = rows(wave, instruction.src[2]);
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(wave.exec() >> lane & 1)) continue;
     T old{};
     if ((addresses.lanes >> lane & 1) && addresses.in_range(lane, 0, sizeof(T))) {
       uint8_t* memory = addresses.pointer(lane);
       require_atomic(wave, step, reinterpret_cast<uint64_t>(memory), sizeof(T), lane);
-      old = atomic::update<F>(memory, atomic::from_rows<T>(operand, lane));
+      old = update(memory, lane);
     }
-    if (instruction.sc0) atomic::to_rows(operand, lane, old);
+    if (instruction.sc0) atomic::to_rows(rows(wave, instruction.src[2]), lane, old);
   }
+}
+
+template <class T, class F>
+void buffer_atomic(Wave& wave, const Step& step) {
+  const uint32_t* operand = rows(wave, wave.group->program->instruction(step).src[2]);
+  update_lanes<T>(wave, step, [&](uint8_t* memory, int lane) {
+    return atomic::update<F>(memory, atomic::from_rows<T>(operand, lane));
+  });
 }
 
 // The operand holds the replacement, then the value to compare with.
 template <class T>
 void buffer_compare_swap(Wave& wave, const Step& step) {
-  const Instruction& instruction = wave.group->program->instruction(step);
-  const BufferAddresses addresses(wave, step, instruction);
-  uint32_t* operand = rows(wave, instruction.src[2]);
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (!(wave.exec() >> lane & 1)) continue;
-    T old{};
-    if ((addresses.lanes >> lane & 1) && addresses.in_range(lane, 0, sizeof(T))) {
-      uint8_t* memory = addresses.pointer(lane);
-      require_atomic(wave, step, reinterpret_cast<uint64_t>(memory), sizeof(T), lane);
-      const T replacement = atomic::from_rows<T>(operand, lane);
-      const T compare = atomic::from_rows<T>(operand + sizeof(T) / 4 * kLanes, lane);
-      old = atomic::compare_swap(memory, compare, replacement);
-    }
-    if (instruction.sc0) atomic::to_rows(operand, lane, old);
-  }
+  const uint32_t* operand = rows(wave, wave.group->program->instruction(step).src[2]);
+  update_lanes<T>(wave, step, [&](uint8_t* memory, int lane) {
+    const T replacement = atomic::from_rows<T>(operand, lane);
+    const T compare = atomic::from_rows<T>(operand + sizeof(T) / 4 * kLanes, lane);
+    return atomic::compare_swap(memory, compare, replacement);
+  });
 }
 
 // Caches are not modelled.

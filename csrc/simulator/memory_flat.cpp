@@ -124,32 +124,35 @@ uint8_t* resolve_atomic(Wave& wave, const Step& step, uint64_t address, unsigned
   return memory;
 }
 
-template <Segment kSegment, class T, class F>
-void flat_atomic(Wave& wave, const Step& step) {
+// Lane by lane update(memory, lane), which returns what was there.
+template <Segment kSegment, class T, class Update>
+void update_lanes(Wave& wave, const Step& step, Update update) {
   const Instruction& instruction = wave.group->program->instruction(step);
   const FlatAddresses addresses(wave, instruction, kSegment);
-  const uint32_t* operand = rows(wave, instruction.src[2]);
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(wave.exec() >> lane & 1)) continue;
-    uint8_t* memory = resolve_atomic<kSegment>(wave, step, addresses.address[lane], sizeof(T), lane);
-    const T old = atomic::update<F>(memory, atomic::from_rows<T>(operand, lane));
+    const T old =
+        update(resolve_atomic<kSegment>(wave, step, addresses.address[lane], sizeof(T), lane), lane);
     if (instruction.sc0) atomic::to_rows(rows(wave, instruction.dst), lane, old);
   }
 }
 
+template <Segment kSegment, class T, class F>
+void flat_atomic(Wave& wave, const Step& step) {
+  const uint32_t* operand = rows(wave, wave.group->program->instruction(step).src[2]);
+  update_lanes<kSegment, T>(wave, step, [&](uint8_t* memory, int lane) {
+    return atomic::update<F>(memory, atomic::from_rows<T>(operand, lane));
+  });
+}
+
 template <Segment kSegment, class T>
 void flat_compare_swap(Wave& wave, const Step& step) {
-  const Instruction& instruction = wave.group->program->instruction(step);
-  const FlatAddresses addresses(wave, instruction, kSegment);
-  const uint32_t* operand = rows(wave, instruction.src[2]);
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (!(wave.exec() >> lane & 1)) continue;
-    uint8_t* memory = resolve_atomic<kSegment>(wave, step, addresses.address[lane], sizeof(T), lane);
+  const uint32_t* operand = rows(wave, wave.group->program->instruction(step).src[2]);
+  update_lanes<kSegment, T>(wave, step, [&](uint8_t* memory, int lane) {
     const T replacement = atomic::from_rows<T>(operand, lane);
     const T compare = atomic::from_rows<T>(operand + sizeof(T) / 4 * kLanes, lane);
-    const T old = atomic::compare_swap(memory, compare, replacement);
-    if (instruction.sc0) atomic::to_rows(rows(wave, instruction.dst), lane, old);
-  }
+    return atomic::compare_swap(memory, compare, replacement);
+  });
 }
 
 #define TRANSFERS(PREFIX, SEGMENT)                                                                           \

@@ -174,53 +174,42 @@ void lds_write_pair(Wave& wave, const Step& step) {
   }
 }
 
-template <class T, class F, bool kReturns>
-void lds_atomic(Wave& wave, const Step& step) {
+// Lane by lane, memory becomes replacement(memory, lane).
+template <class T, bool kReturns, class Replacement>
+void replace(Wave& wave, const Step& step, Replacement replacement) {
   const Instruction& instruction = wave.group->program->instruction(step);
   const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
-  uint8_t* lds = wave.group->lds.data();
   for (int lane = 0; lane < kLanes; ++lane) {
     if (!(wave.exec() >> lane & 1)) continue;
+    uint8_t* memory = wave.group->lds.data() + addresses.first[lane];
     T old;
-    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
-    const T replaced = F{}(old, atomic::from_rows<T>(rows(wave, instruction.src[1]), lane));
-    std::memcpy(lds + addresses.first[lane], &replaced, sizeof(T));
+    std::memcpy(&old, memory, sizeof(T));
+    const T replaced = replacement(old, lane);
+    std::memcpy(memory, &replaced, sizeof(T));
     if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
   }
 }
 
-// data0 is compared with (float32 and float64 by value), data1 replaces.
-template <class T, bool kReturns>
-void lds_compare_store(Wave& wave, const Step& step) {
-  const Instruction& instruction = wave.group->program->instruction(step);
-  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
-  uint8_t* lds = wave.group->lds.data();
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (!(wave.exec() >> lane & 1)) continue;
-    T old;
-    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
-    const T compare = atomic::from_rows<T>(rows(wave, instruction.src[1]), lane);
-    const T replacement = atomic::from_rows<T>(rows(wave, instruction.src[2]), lane);
-    if (old == compare) std::memcpy(lds + addresses.first[lane], &replacement, sizeof(T));
-    if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
-  }
+template <class T, class F, bool kReturns>
+void lds_atomic(Wave& wave, const Step& step) {
+  const uint32_t* operand = rows(wave, wave.group->program->instruction(step).src[1]);
+  replace<T, kReturns>(wave, step,
+                       [&](T old, int lane) { return F{}(old, atomic::from_rows<T>(operand, lane)); });
 }
 
 // f(memory, data0, data1) is what memory becomes.
 template <class T, T (*kFunction)(T, T, T), bool kReturns>
 void lds_atomic_two(Wave& wave, const Step& step) {
   const Instruction& instruction = wave.group->program->instruction(step);
-  const LdsAddresses addresses(wave, step, instruction, immediate_offset(instruction), sizeof(T));
-  uint8_t* lds = wave.group->lds.data();
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (!(wave.exec() >> lane & 1)) continue;
-    T old;
-    std::memcpy(&old, lds + addresses.first[lane], sizeof(T));
-    const T replaced = kFunction(old, atomic::from_rows<T>(rows(wave, instruction.src[1]), lane),
-                                 atomic::from_rows<T>(rows(wave, instruction.src[2]), lane));
-    std::memcpy(lds + addresses.first[lane], &replaced, sizeof(T));
-    if (kReturns) atomic::to_rows(rows(wave, instruction.dst), lane, old);
-  }
+  const uint32_t *data0 = rows(wave, instruction.src[1]), *data1 = rows(wave, instruction.src[2]);
+  replace<T, kReturns>(wave, step, [&](T old, int lane) {
+    return kFunction(old, atomic::from_rows<T>(data0, lane), atomic::from_rows<T>(data1, lane));
+  });
+}
+// Float32 and float64 are compared by value.
+template <class T>
+T compare_store(T memory, T compare, T replacement) {
+  return memory == compare ? replacement : memory;
 }
 template <class T>
 T masked_or(T memory, T mask, T bits) {
@@ -352,14 +341,14 @@ void install_lds_atomics(HandlerTable& table) {
   table[Op::DS_WRXCHG2ST64_RTN_B32] = lds_exchange_pair<uint32_t, 256>;
   table[Op::DS_WRXCHG2_RTN_B64] = lds_exchange_pair<uint64_t, 8>;
   table[Op::DS_WRXCHG2ST64_RTN_B64] = lds_exchange_pair<uint64_t, 512>;
-  table[Op::DS_CMPST_B32] = lds_compare_store<uint32_t, false>;
-  table[Op::DS_CMPST_RTN_B32] = lds_compare_store<uint32_t, true>;
-  table[Op::DS_CMPST_B64] = lds_compare_store<uint64_t, false>;
-  table[Op::DS_CMPST_RTN_B64] = lds_compare_store<uint64_t, true>;
-  table[Op::DS_CMPST_F32] = lds_compare_store<float, false>;
-  table[Op::DS_CMPST_RTN_F32] = lds_compare_store<float, true>;
-  table[Op::DS_CMPST_F64] = lds_compare_store<double, false>;
-  table[Op::DS_CMPST_RTN_F64] = lds_compare_store<double, true>;
+  table[Op::DS_CMPST_B32] = lds_atomic_two<uint32_t, compare_store<uint32_t>, false>;
+  table[Op::DS_CMPST_RTN_B32] = lds_atomic_two<uint32_t, compare_store<uint32_t>, true>;
+  table[Op::DS_CMPST_B64] = lds_atomic_two<uint64_t, compare_store<uint64_t>, false>;
+  table[Op::DS_CMPST_RTN_B64] = lds_atomic_two<uint64_t, compare_store<uint64_t>, true>;
+  table[Op::DS_CMPST_F32] = lds_atomic_two<float, compare_store<float>, false>;
+  table[Op::DS_CMPST_RTN_F32] = lds_atomic_two<float, compare_store<float>, true>;
+  table[Op::DS_CMPST_F64] = lds_atomic_two<double, compare_store<double>, false>;
+  table[Op::DS_CMPST_RTN_F64] = lds_atomic_two<double, compare_store<double>, true>;
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ Op find_op(Encoding& encoding, uint32_t opcode) {
   return matches[opcode].op;
 }
 
-bool reads_destination(Op op) {
+bool accumulates(Op op) {
   switch (op) {
   case Op::V_FMAC_F32:
   case Op::V_FMAC_F64:
@@ -179,7 +179,14 @@ bool reads_destination(Op op) {
   case Op::V_DOT2C_F32_F16:
   case Op::V_DOT2C_I32_I16:
   case Op::V_DOT4C_I32_I8:
-  case Op::V_DOT8C_I32_I4:
+  case Op::V_DOT8C_I32_I4: return true;
+  default: return false;
+  }
+}
+
+bool reads_destination(Op op) {
+  if (accumulates(op)) return true;
+  switch (op) {
   case Op::V_WRITELANE_B32:
   // The other half, or the other bytes, of the destination are preserved.
   case Op::V_FMA_MIXLO_F16:

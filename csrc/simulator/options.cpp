@@ -87,10 +87,14 @@ void apply(Options& options, const std::string& name, const std::string& value) 
     options.compute_units = integer(name, value, 1, 1024);
   } else if (name == "xcds") {
     options.xcds = integer(name, value, 1, 64);
+  } else if (name == "execute") {
+    if (value != "0" && value != "1") refuse(name, value, "0, 1");
+    options.execute = value == "1";
   } else {
     throw std::invalid_argument(
         "there is no option '" + name +
-        "', allowed: threads, check, mutation, delivery, findings, matrix, progress, compute_units, xcds");
+        "', allowed: threads, check, mutation, delivery, findings, matrix, progress, compute_units, xcds, "
+        "execute");
   }
 }
 

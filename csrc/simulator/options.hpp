@@ -18,6 +18,7 @@ struct Options {
   enum class Progress { kTerminal, kOff, kOn } progress = Progress::kTerminal;  // kTerminal: if stderr is one
   int compute_units = 304;                                                      // of an MI300X
   int xcds = 8;
+  bool execute = true;  // false: launches are validated and counted, and execute nothing
 };
 
 // A copy of the current settings. The first call reads LITEATTENTION_ROCM_SIM_{THREADS, CHECK, MATRIX,

@@ -5,23 +5,10 @@
 
 #include "checks.hpp"
 #include "hazards.hpp"
+#include "instruction_table.hpp"
 #include "registers.hpp"
 
 namespace gfx942 {
-
-bool accumulates(Op op) {
-  switch (op) {
-  case Op::V_FMAC_F32:
-  case Op::V_FMAC_F64:
-  case Op::V_MAC_F16:
-  case Op::V_PK_FMAC_F16:
-  case Op::V_DOT2C_F32_F16:
-  case Op::V_DOT2C_I32_I16:
-  case Op::V_DOT4C_I32_I8:
-  case Op::V_DOT8C_I32_I4: return true;
-  default: return false;
-  }
-}
 
 int dpp_source(unsigned control, int lane) {
   const int row = lane & ~15, in_row = lane & 15;

@@ -124,8 +124,6 @@ class Program {
 int dpp_source(unsigned control, int lane);
 // The lane that `lane` reads under a ds_swizzle pattern, or -1 when the pattern is not modelled.
 int swizzle_source(uint32_t pattern, int lane);
-// Whether the old destination is an addend: v_fmac and its like.
-bool accumulates(Op op);
 
 // How a mnemonic executes; empty when it is not implemented.
 struct HandlerTable {

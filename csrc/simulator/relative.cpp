@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "instruction_table.hpp"
 #include "registers.hpp"
 
 namespace gfx942 {

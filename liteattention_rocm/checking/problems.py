@@ -153,21 +153,28 @@ def arguments_of(operands: Operands) -> bytes:
 
 def problems_for(kernel: str, chosen=()) -> tuple:
     """What a kernel of this package's interface is run on, by its name: `chosen`, made its own where the
-    kernel takes lists, or its full set."""
-    from . import skip_problems
+    kernel takes lists or packed sequences, or its full set."""
+    from . import skip_problems, split_problems, varlen_problems
 
+    if "varlen" in kernel:
+        return tuple(map(varlen_problems.as_varlen_problem, chosen)) or varlen_problems.VARLEN_PROBLEMS
+    if "split" in kernel or "merge" in kernel:
+        return split_problems.split_problems_for(kernel, chosen)
     if kernel.endswith("skip_order"):
         return skip_problems.ORDER_PROBLEMS
     if "skip" in kernel:
-        return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
+        own = skip_problems.PINGPONG_SKIP_PROBLEMS if "pingpong" in kernel else skip_problems.SKIP_PROBLEMS
+        return tuple(map(skip_problems.as_skip_problem, chosen)) or own
     return tuple(chosen) or (PINGPONG_PROBLEMS if "pingpong" in kernel else PROBLEMS)
 
 
 def operands_of(problem, seed: int = 0):
     """Inputs and poisoned outputs of any problem."""
-    from . import skip_problems
+    from . import skip_problems, split_problems, varlen_problems
 
     kinds = {
+        varlen_problems.VarlenProblem: varlen_problems.VarlenOperands,
+        split_problems.SplitProblem: split_problems.SplitOperands,
         skip_problems.OrderProblem: skip_problems.OrderOperands,
         skip_problems.SkipProblem: skip_problems.SkipOperands,
     }

@@ -145,6 +145,7 @@ def _kernel_lines(one: dict) -> list[str]:
         f"  device         {where['workgroups']} workgroups on {where['slots']} places: "
         f"{where['rounds']:.2f} rounds, "
         f"quantisation efficiency {100 * where['quantisation_efficiency']:.0f} %",
+        *_stage_lines(one["stages"]),
         f"  traced         KV rows {one['traced_kv_lengths']}, extrapolated; a tile is "
         f"{one['kv_rows_per_tile']} KV rows for {one['query_rows_per_workgroup']} query rows a workgroup",
         f"  time           {_interval_text(one['time_ms'], ' ms')}, ensemble {', '.join(ensemble())}",
@@ -172,6 +173,19 @@ def _kernel_lines(one: dict) -> list[str]:
     lines += ["", "  counters of the launch, by rocprofv3's names"]
     lines += [f"  {name:<30} {number:>16,}" for name, number in one["counters"].items()]
     return lines
+
+
+def _stage_lines(stages: list[dict]) -> list[str]:
+    """The stages of a launch that has several."""
+    if len(stages) < 2:
+        return []
+    return [
+        f"  {stage['name']:<14} {stage['kernel']}: {stage['workgroups']} workgroups, "
+        + ("" if stage["name"] == "merge" else f"{stage['kv_rows']} KV rows, ")
+        + ", ".join(f"{name} {time:.3f}" for name, time in stage["time_ms"].items())
+        + " ms"
+        for stage in stages
+    ]
 
 
 def calibration_text(table: dict) -> str:

@@ -1,10 +1,11 @@
-"""Measures how fast the simulator executes on one core: ours and AITER's kernel, both MFMA arithmetics."""
+"""Measures how fast the simulator executes on one core, or with --launch what a call costs before it."""
 
 import json
 import time
 
 from .. import simulator
 from ..rounding import ROUNDINGS
+from . import launch_overhead
 
 MATRICES = ("exact", "float32")
 _SHORTEST = 0.05  # seconds of CPU time below which a clock's resolution would show
@@ -18,6 +19,11 @@ def add_options(parser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="the fastest counts; default: %(default)s")
     parser.add_argument(
         "--check", default="waits,wait_states", help="checks that are on meanwhile; default: %(default)s"
+    )
+    parser.add_argument(
+        "--launch",
+        action="store_true",
+        help="instead: microseconds from Python to hipModuleLaunchKernel, and where they go",
     )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
@@ -77,6 +83,10 @@ def kernel_calls(rounding: str, seqlen_q: int, seqlen_kv: int) -> dict:
 
 
 def run(options) -> int:
+    if options.launch:
+        found = launch_overhead.split()
+        print(json.dumps(found, indent=1) if options.json else launch_overhead.text(found))
+        return 0
     sizes = options.rows.split(",")
     if len(sizes) != 2 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise ValueError(f"--rows must be two positive integers SQ,SKV, got {options.rows!r}")

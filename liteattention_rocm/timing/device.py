@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .parameters import ParameterSet, value
-from .steady import Steady, Traces
+from .steady import Steady, TracedStage, Traces
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,16 @@ def energy(steady: Steady, parameter_set: ParameterSet) -> float:
 
 
 def phases(traces: Traces, parameter_set: ParameterSet) -> list[Phase]:
-    """Rounds of the XCD that has most workgroups: full ones, then the tail."""
+    """Of every stage the rounds of the XCD that has most workgroups: full ones, then the tail."""
+    return [phase for one in traces.stages for phase in stage_phases(one, parameter_set)]
+
+
+def stage_phases(one: TracedStage, parameter_set: ParameterSet) -> list[Phase]:
+    """The phases of one stage."""
+    traces = one.traces
     xcds = int(value("device", "xcds"))
     compute_units = int(value("device", "compute_units")) // xcds
-    workgroups = -(-traces.workgroups // xcds)
+    workgroups = -(-one.stage.workgroups // xcds)
     full, rest = divmod(workgroups, compute_units * traces.residents)
     result = []
     if full:
@@ -52,28 +58,47 @@ def clock_ghz(phase: Phase, parameter_set: ParameterSet, reference_ghz: float) -
     return min(limited, value("device", "peak_clock"))
 
 
+def _moving_ms(count: float) -> float:
+    """Bytes over HBM at its peak."""
+    return count / value("device", "hbm_bandwidth") * 1e-6
+
+
 def memory_bound_ms(traces: Traces) -> float:
     """Least time of the tensors' bytes over HBM."""
-    return traces.shape.bytes_once / value("device", "hbm_bandwidth") * 1e-6
+    return _moving_ms(traces.shape.bytes_once)
+
+
+def stage_ms(one: TracedStage, parameter_set: ParameterSet, reference_ghz: float | None = None) -> float:
+    """Modelled time of one stage, milliseconds."""
+    reference = parameter_set.reference_clock_ghz if reference_ghz is None else reference_ghz
+    compute = sum(
+        phase.clocks / clock_ghz(phase, parameter_set, reference) * 1e-6
+        for phase in stage_phases(one, parameter_set)
+    )
+    stage = one.stage
+    return (
+        max(compute, _moving_ms(stage.least_bytes))
+        + _moving_ms(stage.stored_bytes)
+        + stage.launched * value("device", "launch_gap") * 1e-3
+    )
 
 
 def time_ms(traces: Traces, parameter_set: ParameterSet, reference_ghz: float | None = None) -> float:
     """Modelled time of a launch, milliseconds."""
-    reference = parameter_set.reference_clock_ghz if reference_ghz is None else reference_ghz
-    compute = sum(
-        phase.clocks / clock_ghz(phase, parameter_set, reference) * 1e-6
-        for phase in phases(traces, parameter_set)
-    )
+    compute = sum(stage_ms(one, parameter_set, reference_ghz) for one in traces.stages)
     return max(compute, memory_bound_ms(traces))
 
 
 def rounds(traces: Traces) -> dict:
-    """Quantisation: workgroups over the slots of the device."""
-    slots = int(value("device", "compute_units")) * traces.residents
-    whole = -(-traces.workgroups // slots)
+    """Quantisation: the workgroups' work over the places of the device."""
+    places = int(value("device", "compute_units")) * traces.residents
+    whole = sum(
+        -(-one.stage.workgroups // (places // traces.residents * one.traces.residents)) * one.stage.share
+        for one in traces.stages
+    )
     return {
-        "workgroups": traces.workgroups,
-        "slots": slots,
-        "rounds": traces.workgroups / slots,
-        "quantisation_efficiency": traces.workgroups / (slots * whole),
+        "workgroups": sum(one.stage.workgroups for one in traces.stages if one.stage.share),
+        "slots": places,
+        "rounds": traces.workgroups / places,
+        "quantisation_efficiency": traces.workgroups / (places * whole),
     }

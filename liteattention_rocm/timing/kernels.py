@@ -17,6 +17,8 @@ from .recording import Recording
 
 HEAD_DIM = 128
 _AITER_QUERY_ROWS, _AITER_KV_ROWS = 256, 32
+_PARTIAL_ROWS, _PARTIAL_BYTES = 16, 8704  # csrc/device/split_arguments.hpp
+_SPLIT, _PIECE = "_split", "_piece"
 
 
 @dataclass(frozen=True)
@@ -57,46 +59,86 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them; "skip", the skipping kernel with every tile listed; or "aiter". path: of another code object of
-    ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
-    embedded one, and AITER's where `find` looks.
+    of them, unsplit; "aiter_exact", ours with AITER's arithmetic; "skip" or "skip-pingpong", the skipping
+    kernels on their schedules; or "aiter". Of a plan that splits KV: "forward_split" or "pingpong_split",
+    whose traces are whole query blocks. path: of another code object of ours, with the geometry and arguments
+    of the installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find`
+    looks. listed: share of the KV tiles that a skipping kernel visits, evenly spaced, the same for all query
+    rows.
     """
 
     source: str
     rounding: str
     path: Path | None = None
+    listed: float = 1.0
 
     def planned(self, shape: Shape) -> "Kernel":
         """The kernel that runs for a shape: of source "ours" the one that the plan chooses."""
         if self.source != "ours":
             return self
-        sizes = (shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv)
-        return replace(self, source=_C.plan(*sizes, int(value("device", "compute_units")))["kernel"])
+        plan = _plan(shape)
+        return replace(self, source=plan["kernel"] + (_SPLIT if plan["pieces"] > 1 else ""))
+
+    def stages(self, shape: Shape) -> "list[Stage]":
+        """What a launch consists of, one part after the other."""
+        if not self.source.endswith(_SPLIT):
+            return [Stage("all", self, shape, self.workgroups(shape))]
+        family = self.source.removesuffix(_SPLIT)
+        plan = _plan(shape, family, 0)
+        pieces, split, bytes_moved = (plan[name] for name in ("pieces", "split_blocks", "workspace_bytes"))
+        rows = -(-plan["kv_tiles"] // pieces) * self.kv_rows
+        piece = replace(self, source=family + _PIECE)
+        merge = Merge(self.rounding, self.query_rows, self.path)
+        merged = Shape(1, 1, split * self.query_rows, pieces)
+        out_bytes = 2 * HEAD_DIM * split * self.query_rows
+        parts = [
+            Stage("whole", self, shape, plan["whole_blocks"]),
+            Stage(
+                "pieces", piece, replace(shape, seqlen_kv=rows), split * pieces, share=1 / pieces,
+                stored_bytes=bytes_moved,
+            ),
+            Stage(
+                "merge", merge, merged, merge.workgroups(merged), share=0.0,
+                least_bytes=bytes_moved + out_bytes, launched=True,
+            ),
+        ]  # fmt: skip
+        return [part for part in parts if part.workgroups]
 
     @property
     def _plan_name(self) -> str:
-        # Without a shape, "ours" is the kernel for large grids. "skip" has the geometry of "forward".
-        return {"ours": "pingpong", "skip": "forward"}.get(self.source, self.source)
+        # Without a shape, "ours" is the kernel for large grids. Skipping kernels have a schedule's geometry.
+        family = self.source.removesuffix(_SPLIT).removesuffix(_PIECE)
+        return {"ours": "pingpong", "skip": "forward", "skip-pingpong": "pingpong"}.get(family, family)
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
-        """From "ours:rtz" or "aiter:rtz", either with "=PATH".
+        """From "ours:rtz" or "aiter:rtz", either with "=PATH"; "skip:rtz@0.5" lists half of the tiles.
 
         Raises:
-            ValueError: no such kernel, or no such path.
+            ValueError: no such kernel, share or path.
         """
         name, _, path = text.partition("=")
+        name, at, share = name.partition("@")
         if name not in KERNELS:
             raise ValueError(
                 f"kernel must be one of {', '.join(sorted(KERNELS))}, =PATH may follow, got {text!r}"
             )
         if path and not Path(path).exists():
             raise ValueError(f"kernel {name} has the path {path!r}, which does not exist")
-        return cls(KERNELS[name].source, KERNELS[name].rounding, Path(path) if path else None)
+        source, listed = KERNELS[name].source, 1.0
+        if at:
+            listed = float(share) if re.fullmatch(r"0?\.[0-9]{1,6}|1", share) else 0.0
+            if "skip" not in source or not listed:
+                raise ValueError(
+                    "kernel may have @SHARE where it skips, a share of the tiles above 0 and up to 1, got "
+                    f"{text!r}"
+                )
+        return cls(source, KERNELS[name].rounding, Path(path) if path else None, listed)
 
     @property
     def name(self) -> str:
-        return f"{self.source}:{self.rounding}" + (f"={self.path}" if self.path else "")
+        share = "" if self.listed == 1 else f"@{self.listed:g}"
+        return f"{self.source}:{self.rounding}{share}" + (f"={self.path}" if self.path else "")
 
     @property
     def calibrated(self) -> bool:
@@ -120,10 +162,7 @@ class Kernel:
     def workgroups(self, shape: Shape) -> int:
         if self.source == "aiter":
             return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
-        compute_units = int(value("device", "compute_units"))
-        sizes = (shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv)
-        plan = _C.plan(*sizes, compute_units, self._plan_name)
-        return math.prod(plan["grid"])
+        return math.prod(_plan(shape, self._plan_name)["grid"])
 
     def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
         """Executes and records workgroups of one batch entry.
@@ -151,49 +190,135 @@ class Kernel:
         return recording
 
 
-def _launch(kernel: Kernel, q, k, v) -> None:
-    """Launches a kernel of ours as the host code does; the arguments are csrc/device/arguments.hpp's."""
-    import torch
+@dataclass(frozen=True)
+class Merge:
+    """The kernel that merges the pieces of a split. A "KV row" of its shapes is a piece."""
 
-    out = torch.empty_like(q)
-    heads = q.shape[2]
+    rounding: str
+    block_rows: int  # query rows of a block
+    path: Path | None = None
+    calibrated = False
+    query_rows, kv_rows = 64, 1  # of a workgroup; rows of one piece
+    private_lines = True
+
+    @property
+    def name(self) -> str:
+        return f"merge:{self.rounding}"
+
+    def workgroups(self, shape: Shape) -> int:
+        return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
+
+    def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
+        """As `Kernel.trace`, over `seqlen_kv` pieces."""
+        import torch
+
+        out = torch.empty(1, seqlen_q, heads, HEAD_DIM, dtype=torch.bfloat16)
+        recording = Recording(workgroups)
+        with ExitStack() as memory, recording.active():
+            memory.enter_context(simulator.register(out, "out", True))
+            tiles = math.ceil(seqlen_q / self.block_rows)
+            fragments = self.block_rows // _PARTIAL_ROWS
+            packed = _forward_arguments(out, out, out, out)
+            packed += _split_arguments(memory, tiles, 0, tiles * heads, seqlen_kv, fragments)
+            grid = (self.workgroups(Shape(1, heads, seqlen_q, seqlen_kv)), 1, 1)
+            module = simulator.Module(_image(self.path))
+            module.launch(f"attention_merge_{self.rounding}", grid, (256, 1, 1), packed)
+        return recording
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a launch: so many workgroups of a kernel over a shape.
+
+    share: of a query block's work that a workgroup has. stored_bytes: moved when its workgroups end;
+    least_bytes: which it can't be faster than; launched: as a kernel of its own, behind the one before.
+    """
+
+    name: str
+    kernel: "Kernel | Merge"
+    shape: Shape
+    workgroups: int
+    share: float = 1.0
+    stored_bytes: int = 0
+    least_bytes: int = 0
+    launched: bool = False
+
+
+def _plan(shape: Shape, kernel: str = "", pieces: int | None = None) -> dict:
+    sizes = (shape.batch, shape.heads, shape.heads, shape.seqlen_q, shape.seqlen_kv)
+    return _C.plan(*sizes, int(value("device", "compute_units")), kernel, pieces)
+
+
+def _image(path: Path | None) -> bytes:
+    return path.read_bytes() if path else _C.code_object(simulator.ARCHITECTURE)
+
+
+def _forward_arguments(q, k, v, out) -> bytes:
+    """Those of csrc/device/arguments.hpp, without LSE."""
     scale = HEAD_DIM**-0.5
-    strides = [2 * t.stride(dimension) for t in (q, k, v, out) for dimension in (0, 2, 1)]
-    pointers = [t.data_ptr() for t in (q, k, v, out)]
-    packed = struct.pack(
+    return struct.pack(
         "<5Q12q4i2fIi",
-        *pointers,
+        *(t.data_ptr() for t in (q, k, v, out)),
         0,
-        *strides,
+        *(2 * t.stride(dimension) for t in (q, k, v, out) for dimension in (0, 2, 1)),
         q.shape[1],
         k.shape[1],
-        heads,
+        q.shape[2],
         1,
         scale,
         scale * math.log2(math.e),
         0,
         0,
     )
+
+
+def _split_arguments(
+    memory: ExitStack, query_tiles: int, whole: int, split: int, pieces: int, fragments: int
+) -> bytes:
+    """What csrc/device/split_arguments.hpp adds, with a workspace."""
+    import torch
+
+    partials = torch.zeros(split * pieces * fragments * _PARTIAL_BYTES + 16, dtype=torch.uint8)
+    memory.enter_context(simulator.register(partials, "workspace", True))
+    return struct.pack("<Q6i", partials.data_ptr(), query_tiles, whole, split, pieces, fragments, 0)
+
+
+def _launch(kernel: Kernel, q, k, v) -> None:
+    """Launches a kernel of ours as the host code does."""
+    import torch
+
+    out = torch.empty_like(q)
+    heads = q.shape[2]
+    packed = _forward_arguments(q, k, v, out)
     with ExitStack() as memory:
         for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out)):
             memory.enter_context(simulator.register(tensor, name, name == "out"))
         plan = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1, kernel._plan_name)
-        image = kernel.path.read_bytes() if kernel.path else _C.code_object(simulator.ARCHITECTURE)
-        symbol = f"attention_{plan['kernel']}_{kernel.rounding}"
-        if kernel.source == "skip":
-            symbol = f"attention_skip_forward_{kernel.rounding}"
-            packed += _list_arguments(memory, plan)
-        simulator.Module(image).launch(symbol, plan["grid"], plan["block"], packed)
+        symbol, grid = f"attention_{plan['kernel']}_{kernel.rounding}", plan["grid"]
+        if "skip" in kernel.source:
+            symbol = f"attention_skip_{plan['kernel']}_{kernel.rounding}"
+            packed += _list_arguments(memory, q.shape[1], plan, kernel.listed)
+        if kernel.source.endswith((_SPLIT, _PIECE)):
+            symbol = f"attention_{plan['kernel']}_split_{kernel.rounding}"
+            blocks = math.prod(grid)
+            whole = blocks if kernel.source.endswith(_SPLIT) else 0
+            fragments = kernel.query_rows // _PARTIAL_ROWS
+            packed += _split_arguments(memory, grid[0], whole, blocks - whole, 1, fragments)
+            grid = (blocks, 1, 1)
+        simulator.Module(_image(kernel.path)).launch(symbol, grid, plan["block"], packed)
 
 
-def _list_arguments(memory: ExitStack, plan: dict) -> bytes:
-    """What csrc/device/skip_arguments.hpp adds: a list of every tile, walked forward at threshold −10."""
+def _list_arguments(memory: ExitStack, seqlen_q: int, plan: dict, listed: float) -> bytes:
+    """What csrc/device/skip_arguments.hpp adds: lists of a share of the tiles, walked forward at threshold
+    −10."""
     import torch
 
     from ..lite import lists
 
-    query_tiles, heads, batch = plan["grid"]
-    read = lists.full((batch, heads, query_tiles), plan["kv_tiles"])
+    _, heads, batch = plan["grid"]
+    steps = torch.floor(torch.arange(plan["kv_tiles"] + 1, dtype=torch.float64) * listed + 1e-9)
+    kept = steps[1:] > steps[:-1]
+    read = lists.pack(kept).expand(batch, heads, lists.query_tiles(seqlen_q), -1).contiguous()
     write = torch.zeros_like(read)
     for name, tensor in (("read_list", read), ("write_list", write)):
         memory.enter_context(simulator.register(tensor, name, name == "write_list"))
@@ -211,5 +336,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-SOURCES = ("ours", "forward", "pingpong", "skip", "aiter")
+SOURCES = ("ours", "forward", "pingpong", "aiter_exact", "skip", "skip-pingpong", "aiter")
 KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}

@@ -59,6 +59,16 @@ def _reason_totals(steady: Steady, tile_rows: int, waves: int) -> dict[str, floa
     return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
+def _counters(traces: Traces, parameter_set: ParameterSet) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for one in traces.stages:
+        residents, waves = one.traces.residents, one.traces.description["waves_per_workgroup"]
+        steady = one.traces.steady(parameter_set, residents)
+        for name, count in counters(steady, residents, one.stage.workgroups, waves).items():
+            totals[name] = totals.get(name, 0) + count
+    return totals
+
+
 def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
     steady = traces.steady(parameter_set, traces.residents)
     milliseconds = device.time_ms(traces, parameter_set)
@@ -137,6 +147,18 @@ def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | Non
         "kv_rows_per_tile": kernel.kv_rows,
         "query_rows_per_workgroup": kernel.query_rows,
         "device": device.rounds(traces),
+        "stages": [
+            {
+                "name": one.stage.name,
+                "kernel": one.traces.description["kernel"],
+                "workgroups": one.stage.workgroups,
+                "kv_rows": one.stage.shape.seqlen_kv,
+                "time_ms": {
+                    name: device.stage_ms(one, parameter_set) for name, parameter_set in sets.items()
+                },
+            }
+            for one in traces.stages
+        ],
         "memory_bound_ms": device.memory_bound_ms(traces),
         "sets": results,
         "time_ms": interval({name: result["time_ms"] for name, result in results.items()}, residuals),
@@ -144,9 +166,7 @@ def profile(kernel: Kernel, shape: Shape, *, top: int = 12, traces: Traces | Non
         "stall_set": DOCUMENTED,
         "stall_reasons": _reason_totals(documented, kernel.kv_rows, waves),
         "stalls": _stalls(documented, kernel.kv_rows, waves, top),
-        "counters": counters(
-            documented, traces.residents, traces.workgroups, traces.description["waves_per_workgroup"]
-        ),
+        "counters": _counters(traces, sets[DOCUMENTED]),
     }
 
 

@@ -1,6 +1,9 @@
 """From traces of a few KV lengths to any length: in steady state everything grows equally per row."""
 
-from .kernels import Kernel, Shape
+import functools
+from dataclasses import dataclass
+
+from .kernels import Kernel, Shape, Stage
 from .parameters import ParameterSet, value
 
 # Doubling, so that the last pair is in steady state where the first is not yet. Every length has the
@@ -54,7 +57,7 @@ class Traces:
     def __init__(self, kernel: Kernel, shape: Shape):
         self.kernel, self.shape = kernel, shape
         self.lengths = traced_lengths(shape.seqlen_kv)
-        self.workgroups = kernel.workgroups(shape)
+        self.workgroups = kernel.workgroups(shape)  # of the kernel that doesn't split KV
         self.description = kernel.trace(1, 1, self.lengths[0], [0]).description()
         self.residents = min(self.description["workgroups_per_cu"], self.workgroups)
         rows = min(shape.seqlen_q, (self.residents + 1) * kernel.query_rows)
@@ -73,9 +76,21 @@ class Traces:
             chosen.append(head * traced_tiles + (min(k, traced_tiles - 1) if later < tiles else 0))
         return chosen
 
+    @functools.cached_property
+    def stages(self) -> "list[TracedStage]":
+        """The parts of the launch: one, unless the kernel says otherwise."""
+        if not hasattr(self.kernel, "stages"):
+            return [TracedStage(Stage("all", self.kernel, self.shape, self.workgroups), self)]
+        return [
+            TracedStage(stage, self if stage.kernel is self.kernel else Traces(stage.kernel, stage.shape))
+            for stage in self.kernel.stages(self.shape)
+        ]
+
     @property
     def l2_miss_interval(self) -> int:
         """Of so many lines that a CU fetches for the first time, one has been fetched by no CU of its XCD."""
+        if getattr(self.kernel, "private_lines", False):
+            return 1
         xcds = int(value("device", "xcds"))
         tiles = -(-self.shape.seqlen_q // self.kernel.query_rows)
         resident = self.residents * int(value("device", "compute_units")) // xcds
@@ -94,3 +109,11 @@ class Traces:
             answers = [recording.clock(parameters) for recording in self.recordings]
             self._steady[key] = Steady(self.lengths, answers, self.shape.seqlen_kv)
         return self._steady[key]
+
+
+@dataclass(frozen=True)
+class TracedStage:
+    """A part of a launch with its traces."""
+
+    stage: Stage
+    traces: Traces

@@ -15,6 +15,7 @@
 
 #include "device/arguments.hpp"
 #include "device/skip_arguments.hpp"
+#include "device/varlen_arguments.hpp"
 #include "hip_abi.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -88,12 +89,21 @@ std::string arguments_text(const liteattention_rocm::SkipArguments& a) {
   return out.str();
 }
 
+std::string arguments_text(const liteattention_rocm::VarlenArguments& a) {
+  std::ostringstream out;
+  std::string forward = arguments_text(static_cast<const liteattention_rocm::ForwardArguments&>(a));
+  forward.pop_back();
+  out << forward << ", \"cu_seqlens_q\": " << reinterpret_cast<uintptr_t>(a.cu_seqlens_q)
+      << ", \"cu_seqlens_k\": " << reinterpret_cast<uintptr_t>(a.cu_seqlens_k) << "}";
+  return out.str();
+}
+
 std::string arguments_text(const liteattention_rocm::OrderArguments& a) {
   std::ostringstream out;
   out << "{\"list\": " << reinterpret_cast<uintptr_t>(a.list)
       << ", \"counts\": " << reinterpret_cast<uintptr_t>(a.counts)
       << ", \"order\": " << reinterpret_cast<uintptr_t>(a.order) << ", \"query_tiles\": " << a.query_tiles
-      << ", \"words\": " << a.words << "}";
+      << ", \"words\": " << a.words << ", \"merged\": " << a.merged << "}";
   return out.str();
 }
 
@@ -102,6 +112,8 @@ std::string arguments_text(const std::string& kernel, const void* arguments, siz
   const auto text = [&](const auto& typed) { return bytes == sizeof typed ? arguments_text(typed) : ""; };
   if (kernel == "attention_skip_order")
     return text(*static_cast<const liteattention_rocm::OrderArguments*>(arguments));
+  if (kernel.find("varlen") != std::string::npos)
+    return text(*static_cast<const liteattention_rocm::VarlenArguments*>(arguments));
   if (kernel.find("skip") != std::string::npos)
     return text(*static_cast<const liteattention_rocm::SkipArguments*>(arguments));
   return text(*static_cast<const liteattention_rocm::ForwardArguments*>(arguments));

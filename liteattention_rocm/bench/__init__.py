@@ -1,0 +1,1 @@
+"""Times of attention on a real GPU, side by side with what else computes it there."""
