@@ -95,7 +95,7 @@ def test_row_02_offsets_beyond_32_bits(strides):
             calls_without_copy.append({*addresses[:4]} == {t.data_ptr() for t in far})
             bound.launch(*addresses)
 
-        return SimpleNamespace(launch=launch)
+        return SimpleNamespace(launch=launch, workspace_bytes=bound.workspace_bytes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_C", SimpleNamespace(**{**vars(_C), "BoundForward": watched}))
@@ -189,7 +189,7 @@ def test_row_09_every_row_is_written_and_nothing_else(seqlen_q, layout):
 def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
     """A ROCm launch goes to the stream that is current on its device, whatever stream that is."""
     bound, launches, asked = [], [], []
-    call = SimpleNamespace(launch=lambda *arguments: launches.append(arguments))
+    call = SimpleNamespace(launch=lambda *arguments: launches.append(arguments), workspace_bytes=0)
     monkeypatch.setattr(
         runtime, "_C", SimpleNamespace(BoundForward=lambda *arguments: bound.append(arguments) or call)
     )
@@ -205,7 +205,7 @@ def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
         liteattention_rocm.attention(*Case(4, 4).inputs())
     assert asked == [3, 3]
     assert [arguments[:4] for arguments in bound] == [(5, 3, "gfx942", 304)]
-    assert [arguments[5] for arguments in launches] == [0, 0x7F00DEADBEE0]
+    assert [arguments[-1] for arguments in launches] == [0, 0x7F00DEADBEE0]
 
 
 def test_row_14_the_layout_of_lse():
