@@ -9,7 +9,6 @@ import torch
 import liteattention_rocm
 from attention_cases import LAYOUTS, ROUNDINGS
 from fuzz_attention import (
-    HEAD_DIM,
     MODERATE,
     Call,
     expected_of,
@@ -73,10 +72,9 @@ def check_packed(number: int) -> None:
     packed = draw_packed(number)
     call = packed.call
     force("", None)
-    heads, rows = (call.heads, call.kv_heads, call.kv_heads), (packed.rows_q, packed.rows_kv, packed.rows_kv)
+    heads, rows = (call.heads, call.kv_heads, call.kv_heads), (call.seqlen_q, call.seqlen_kv, call.seqlen_kv)
     q, k, v = (
-        make_values(call.values[i], (1, sum(rows[i]), heads[i], HEAD_DIM), 3 * number + i)[0]
-        for i in range(3)
+        make_values(call.values[i], call.shape(heads[i], rows[i]), 3 * number + i)[0] for i in range(3)
     )
     at_q, at_kv = cumulative(packed.rows_q), cumulative(packed.rows_kv)
     options = {"rounding": call.rounding, "scale": call.scale}
@@ -113,7 +111,7 @@ def draw_listed(number: int) -> Listed:
 
 
 def check_listed(number: int) -> None:
-    """Raises Disagreement where a call is not that over the listed tiles, or the list it writes names others."""
+    """Raises Disagreement where a call is not that over the listed tiles, or the list written names others."""
     listed = draw_listed(number)
     call = listed.call
     generator = torch.Generator().manual_seed(number)
