@@ -202,6 +202,13 @@ def make_values(kind: str, shape, seed: int):
     return normal.bfloat16().contiguous()
 
 
+def make_inputs(call: Call) -> list[torch.Tensor]:
+    """q, k and v of a call, contiguous."""
+    shapes = [call.shape(call.heads, call.seqlen_q), *[call.shape(call.kv_heads, call.seqlen_kv)] * 2]
+    seeds = (3 * call.number + index for index in range(3))
+    return [make_values(*one) for one in zip(call.values, shapes, seeds, strict=True)]
+
+
 # Views. Each makes strides, in elements, and an offset for a shape; memory around the view is NaN.
 
 
@@ -408,12 +415,8 @@ def check(call: Call) -> None:
     Raises:
         Disagreement: a sentence that says what does not.
     """
-    rows = (call.seqlen_q, call.seqlen_kv, call.seqlen_kv)
-    heads = (call.heads, call.kv_heads, call.kv_heads)
-    views = []
-    for index, (kind, view) in enumerate(zip(call.values, call.views[:3], strict=True)):
-        contiguous = make_values(kind, call.shape(heads[index], rows[index]), 3 * call.number + index)
-        views.append(strided(view, contiguous))
+    values = make_inputs(call)
+    views = [strided(view, tensor) for view, tensor in zip(call.views, values, strict=False)]
     inputs = [t.contiguous() for t in views]
     options = {"layout": call.layout, "rounding": call.rounding, "scale": call.scale}
     force(call.family, call.pieces)

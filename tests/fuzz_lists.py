@@ -14,7 +14,7 @@ from fuzz_attention import (
     expected_of,
     force,
     length,
-    make_values,
+    make_inputs,
     require,
     require_accuracy,
 )
@@ -72,10 +72,7 @@ def check_packed(number: int) -> None:
     packed = draw_packed(number)
     call = packed.call
     force("", None)
-    heads, rows = (call.heads, call.kv_heads, call.kv_heads), (call.seqlen_q, call.seqlen_kv, call.seqlen_kv)
-    q, k, v = (
-        make_values(call.values[i], call.shape(heads[i], rows[i]), 3 * number + i)[0] for i in range(3)
-    )
+    q, k, v = (tensor[0] for tensor in make_inputs(call))
     at_q, at_kv = cumulative(packed.rows_q), cumulative(packed.rows_kv)
     options = {"rounding": call.rounding, "scale": call.scale}
     longest = max(packed.rows_q), max(packed.rows_kv)
@@ -111,7 +108,7 @@ def draw_listed(number: int) -> Listed:
 
 
 def check_listed(number: int) -> None:
-    """Raises Disagreement where a call is not that over the listed tiles, or the list written names others."""
+    """Raises Disagreement where a call is not over the listed tiles, or the list written names others."""
     listed = draw_listed(number)
     call = listed.call
     generator = torch.Generator().manual_seed(number)
@@ -119,8 +116,7 @@ def check_listed(number: int) -> None:
     kept = torch.rand(call.batch, call.heads, tiles_q, tiles_kv, generator=generator) < listed.share
     last = torch.randint(tiles_kv, kept.shape[:3], generator=generator)  # no list is empty
     kept.scatter_(3, last[..., None], True)
-    heads, rows = (call.heads, call.kv_heads, call.kv_heads), (call.seqlen_q, call.seqlen_kv, call.seqlen_kv)
-    q, k, v = (make_values(call.values[i], call.shape(heads[i], rows[i]), 3 * number + i) for i in range(3))
+    q, k, v = make_inputs(call)
     layer = LiteAttention(threshold=-math.inf, break_even=0, layout=call.layout, rounding=call.rounding)
     layer.read_list = lists.to_ranges(lists.pack(kept), tiles_kv, 1)
     mask = kept.repeat_interleave(lists.QUERY_ROWS_PER_TILE, 2).repeat_interleave(lists.KV_ROWS_PER_TILE, 3)
