@@ -9,7 +9,7 @@ E2E_OUTPUT ?= e2e-output
 
 FUZZ ?= --seconds 60 --jobs 2
 
-.PHONY: all install e2e lite layer test test-full fuzz fuzz-sanitized lint format clean
+.PHONY: all install e2e lite layer test test-full canary fuzz fuzz-sanitized lint format api clean
 all: install
 
 $(VENV)/.environment:
@@ -51,6 +51,16 @@ test: install
 test-full: install
 	$(BIN)/pytest -m "full or not full"
 
+# The plugin's contracts with SGLang on its newest release, in an environment of its own.
+CANARY := $(VENV)-canary
+canary: install
+	$(PYTHON) -m venv --clear $(CANARY)
+	$(CANARY)/bin/pip install --quiet -r e2e/requirements.txt -r tests/requirements.txt
+	$(CANARY)/bin/pip install --quiet --no-deps -r e2e/requirements-no-deps.txt
+	$(CANARY)/bin/pip install --quiet --no-deps --upgrade sglang
+	$(CANARY)/bin/pip install --quiet .
+	$(CANARY)/bin/pytest tests/test_sglang_contracts.py -m "full or not full"
+
 # Random calls, bad arguments and damaged code objects, from a new seed each time: docs/testing.md.
 fuzz: install
 	$(BIN)/python tests/fuzz.py $(FUZZ)
@@ -69,5 +79,9 @@ format: $(VENV)/.requirements
 	$(BIN)/ruff format .
 	git ls-files '*.cpp' '*.hpp' '*.hip' '*.inl' '*.def' | xargs $(BIN)/clang-format -i
 
+# docs/api.md from the docstrings.
+api: install
+	$(BIN)/python tools/api_docs.py
+
 clean:
-	rm -rf $(VENV) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite fuzz-output build
+	rm -rf $(VENV) $(CANARY) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite fuzz-output build

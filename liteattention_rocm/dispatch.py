@@ -158,7 +158,8 @@ def serving(device: torch.device) -> Hip | Triton | Reference:
     if forced == "triton":
         return Triton(_triton_architecture(device))
     if kind == "cpu":
-        return _hip(runtime.cpu_target())
+        path = runtime.cpu_library()
+        return _cpu_hip(path, runtime.cpu_compute_units(path))
     if forced == "hip" or kind != "cuda" or runtime.has_code_object(device):
         return _hip(runtime.target(device))
     try:
@@ -214,6 +215,11 @@ def prepare(device, rounding=None) -> None:
                 (q, k, k), torch.empty_like(q), lse, sizes, read, torch.zeros_like(read), threshold=-10.0,
                 backward=backward, rounding=mode, **options,
             )  # fmt: skip
+
+
+@functools.cache
+def _cpu_hip(path: str, compute_units: int) -> Hip:
+    return Hip(runtime.cpu_target(path, compute_units))
 
 
 @functools.cache

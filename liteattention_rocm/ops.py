@@ -17,7 +17,8 @@ OUTPUT = "liteattention_rocm::attention_output"
 OUT = "liteattention_rocm::attention_out"
 
 torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}, {_LSE}) -> (Tensor out, Tensor lse)")
-torch.library.define(OUTPUT, f"({_INPUTS}, *, {_OPTIONS}) -> Tensor")
+# Positional throughout: the dispatcher takes half a microsecond for each keyword.
+torch.library.define(OUTPUT, f"({_INPUTS}, {_OPTIONS}) -> Tensor")
 # `out` is positional: torch.compile refuses a strided tensor as a keyword of that name.
 torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}, {_LSE}) -> Tensor")
 
@@ -64,27 +65,21 @@ def attention(
         raise TypeError(f"return_lse must be a bool, got {return_lse!r}")
     if not isinstance(rounding, str):
         rounding = rounding_name(rounding)
-    # Options that keep their default are not passed on: the dispatcher takes half a microsecond for each.
-    options = {}
     if scale is not None:
-        options["scale"] = arguments.check_scale(scale)
+        scale = arguments.check_scale(scale)
     if layout != "bshd":
         arguments.check_layout(layout)
-        options["layout"] = layout
-    if rounding != "rtne":
-        options["rounding"] = rounding
     if variant != "fast":
-        options["variant"] = arguments.check_variant(variant, arguments.check_scale(scale))
+        variant = arguments.check_variant(variant, arguments.check_scale(scale))
     try:
-        if out is not None:
-            arguments.check_tensor_types(out=out)
-            if return_lse:
-                return out, _into(q, k, v, out, return_lse=True, **options)
-            _into(q, k, v, out, **options)
-            return out
-        if return_lse:
+        if out is None and not return_lse:
+            return _output(q, k, v, scale, layout, rounding, variant)
+        options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
+        if out is None:
             return _functional(q, k, v, return_lse=True, **options)
-        return _output(q, k, v, **options)
+        arguments.check_tensor_types(out=out)
+        lse = _into(q, k, v, out, return_lse=return_lse, **options)
+        return (out, lse) if return_lse else out
     except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
         arguments.check_tensor_types(q=q, k=k, v=v)
         raise
@@ -110,7 +105,7 @@ def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="
 
 
 @torch.library.impl(OUTPUT, "default")
-def _attention_output(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+def _attention_output(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast"):
     call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -163,7 +158,7 @@ def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", retu
 
 
 @torch.library.register_fake(OUTPUT)
-def _attention_output_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+def _attention_output_fake(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast"):
     _, scale = arguments.check_options(layout, rounding, scale)
     arguments.check_variant(variant, scale)
     return q.new_empty(arguments.check_inputs(q, k, v, layout).out_shape(layout))

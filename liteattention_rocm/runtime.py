@@ -66,17 +66,22 @@ def target(device: torch.device) -> Target:
         RuntimeError: no code object for its architecture, or no HIP library.
     """
     if device.type == "cpu":
-        return cpu_target()
+        path = cpu_library()
+        return cpu_target(path, cpu_compute_units(path))
     if device.type == "cuda":
         return _rocm_target(torch.cuda.current_device() if device.index is None else device.index)
     raise ValueError(f"q is on device {str(device)!r}; {_supported()}")
 
 
-def cpu_target() -> Target:
-    """The target that serves CPU tensors. RuntimeError where its library doesn't open."""
-    path = cpu_library()
-    hip = _open_cpu_library(path)
-    return _cpu_target(hip, simulator.compute_units(path), path)
+def cpu_compute_units(path: str) -> int:
+    """Compute units of the library that serves CPU tensors. RuntimeError where it doesn't open."""
+    _open_cpu_library(path)
+    return simulator.compute_units(path)
+
+
+def cpu_target(path: str, compute_units: int) -> Target:
+    """The target of a library that serves CPU tensors."""
+    return Target(_open_cpu_library(path), 0, simulator.ARCHITECTURE, compute_units, path)
 
 
 def cpu_library() -> str:
@@ -94,11 +99,6 @@ def _open_cpu_library(path: str) -> int:
     hip = _C.open_hip(path)
     _C.set_interrupt_check(hip)
     return hip
-
-
-@functools.cache
-def _cpu_target(hip: int, compute_units: int, path: str) -> Target:
-    return Target(hip, 0, simulator.ARCHITECTURE, compute_units, path)
 
 
 @functools.cache
@@ -178,6 +178,16 @@ def permitted_pieces(where: Target, family: str, rounding: str) -> int:
     return pieces
 
 
+def permitted_kernel(where: Target, call: arguments.Call) -> tuple[str, int]:
+    """permitted_family and permitted_pieces of a call."""
+    if call.variant != AITER_EXACT_FAMILY and not verdicts.refused(where):  # the usual case, at a glance
+        if forced_pieces is not None:
+            return forced_family, forced_pieces
+        return forced_family, 1 if forced_family else 0
+    family = permitted_family(where, call.sizes, call.rounding, call.variant)
+    return family, permitted_pieces(where, family, call.rounding)
+
+
 def prepare(device, rounding: str | None = None) -> None:
     """Loads the code object for a device, so that later calls upload nothing: call it before graph capture.
 
@@ -218,8 +228,7 @@ def launch(where: Target, call: arguments.Call, q, k, v, out, lse) -> None:
     """
     if call.empty:
         return
-    family = permitted_family(where, call.sizes, call.rounding, call.variant)
-    pieces = permitted_pieces(where, family, call.rounding)
+    family, pieces = permitted_kernel(where, call)
     query, key, value = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if call.addressable and not (query | key | value) % views.ALIGNMENT_BYTES:
         kept = where.hip, where.device, where.compute_units, family, pieces, out.stride()

@@ -205,7 +205,7 @@ def test_row_10_the_current_stream_of_the_tensors_device(monkeypatch):
         liteattention_rocm.attention(*Case(4, 4).inputs())
     assert asked == [3, 3]
     assert [arguments[:4] for arguments in bound] == [(5, 3, "gfx942", 304)]
-    assert [arguments[6] for arguments in launches] == [0, 0x7F00DEADBEE0]
+    assert [arguments[-1] for arguments in launches] == [0, 0x7F00DEADBEE0]
 
 
 def test_row_14_the_layout_of_lse():

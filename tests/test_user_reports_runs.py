@@ -21,6 +21,7 @@ from attention_cases import Case
 from liteattention_rocm import _C, LiteAttention, arguments, reference, simulator
 from liteattention_rocm.checking import mutants, problems
 from liteattention_rocm.lite import fallback, lists
+from liteattention_rocm.lite.cost import Costs, Listed
 
 ROOT = Path(__file__).parent.parent
 
@@ -226,12 +227,11 @@ def test_row_22_133120_rows_on_either_side():
 def test_row_23_the_break_even_sparsity_is_reported(caplog):
     """A layer that skips less than what pays says so with both numbers, and turns dense."""
     sizes = arguments.Sizes(1, 40, 40, 75600, 75600)
-    modelled = fallback.modelled_break_even(sizes, 304)
+    costs = Costs(sizes, 304)
+    modelled = costs.break_even("forward")
     assert 0 < modelled < 1
-    shape = (sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv)
-    dense = _C.plan(*shape, 304)["modelled_clocks"]
-    every_tile = fallback.SKIPPING_OVER_FORWARD * _C.plan(*shape, 304, "forward")["modelled_clocks"]
-    assert every_tile * (1 - modelled) == pytest.approx(dense)
+    listed = Listed(1 - modelled, 1 - modelled)
+    assert costs.clocks("forward", listed) == pytest.approx(costs.dense)
     layer = LiteAttention(name="blocks.3", break_even=modelled)
     q, k, v = (torch.randn(1, 256, 1, 128).bfloat16() for _ in range(3))
     with caplog.at_level(logging.INFO, "liteattention_rocm"):

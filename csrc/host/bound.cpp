@@ -24,10 +24,10 @@ uint64_t extent_bytes(const Strides& strides, const std::array<int64_t, 3>& size
 
 BoundForward::BoundForward(int library, int device, std::string arch, int compute_units,
                            const ForwardCall& call)
-    : library_(library), device_(device), arch_(std::move(arch)), compute_units_(compute_units), call_(call) {
+    : library_(library), device_(device), arch_(std::move(arch)), compute_units_(compute_units), call_(call),
+      plan_(call.problem, DeviceProperties{compute_units}, call.kernel, call.pieces) {
   const Problem& problem = call.problem;
-  call_.workspace_bytes =
-      Plan(problem, DeviceProperties{compute_units}, call.kernel, call.pieces).workspace_bytes();
+  call_.workspace_bytes = plan_.workspace_bytes();
   const std::array<int64_t, 3> query{problem.batch, problem.heads, problem.seqlen_q};
   const std::array<int64_t, 3> kv{problem.batch, problem.kv_heads, problem.seqlen_kv};
   query_bytes_ = extent_bytes(call.query_strides, query);
@@ -55,7 +55,7 @@ void BoundForward::launch(const ForwardAddresses& addresses, uint64_t stream) co
       {hip, call.out, out_bytes_, "out", true},
       {hip, call.lse, call.lse ? lse_bytes_ : 0, "lse", true},
       {hip, call.workspace, static_cast<uint64_t>(call.workspace_bytes), "workspace", true}};
-  forward(library_, device_, arch_, compute_units_, call);
+  forward(library_, device_, arch_, compute_units_, call, plan_);
 }
 
 }  // namespace liteattention_rocm

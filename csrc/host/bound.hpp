@@ -32,6 +32,7 @@ class BoundForward {
   std::string arch_;
   int compute_units_;
   ForwardCall call_;
+  Plan plan_;
   uint64_t query_bytes_, key_bytes_, value_bytes_, out_bytes_, lse_bytes_;  // from first to last element
 };
 

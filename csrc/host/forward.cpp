@@ -162,20 +162,28 @@ std::string launch_text(const char* kernel, const Launch& launch) {
 }
 
 void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call) {
-  const HipLibrary& hip = hip_library(library);
-  // Sizes first, then HIP.
+  (void)hip_library(library);
   if (Plan(call.problem, {1}).launch_count() == 0) return;
+  DeviceProperties properties{compute_units};
+  if (compute_units <= 0) {
+    // Sizes first, then HIP.
+    (void)checked_arguments(call);
+    const auto stream = reinterpret_cast<hipStream_t>(call.stream);
+    properties = load_kernels(library, device, arch, compute_units, stream).device;
+  }
+  forward(library, device, arch, compute_units, call,
+          Plan(call.problem, properties, call.kernel, call.pieces));
+}
+
+void forward(int library, int device, std::string_view arch, int compute_units, const ForwardCall& call,
+             const Plan& plan) {
+  const HipLibrary& hip = hip_library(library);
+  if (plan.launch_count() == 0) return;
   ForwardArguments arguments = checked_arguments(call);
-  const auto planned = [&](const DeviceProperties& properties) {
-    const Plan plan(call.problem, properties, call.kernel, call.pieces);
-    check_workspace(call, plan);
-    return plan;
-  };
-  if (compute_units > 0) (void)planned({compute_units});
+  check_workspace(call, plan);
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
-  const Plan plan = planned(compute_units > 0 ? DeviceProperties{compute_units} : kernels.device);
   const auto rounding = static_cast<size_t>(call.rounding);
   const DenseKernel kernel = plan.kernel();
 

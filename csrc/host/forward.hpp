@@ -36,6 +36,9 @@ struct ForwardCall {
 // or strides the kernel can't take, before anything is launched; HipError for what HIP refuses;
 // std::runtime_error when the kernels would have to be loaded during capture.
 void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call);
+// The same with the plan for the call's problem, kernel and pieces made before.
+void forward(int hip, int device, std::string_view arch, int compute_units, const ForwardCall& call,
+             const Plan& plan);
 
 // The call's kernel arguments without addresses, which differ between launches. Throws std::invalid_argument
 // for what forward refuses.

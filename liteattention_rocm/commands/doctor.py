@@ -7,12 +7,13 @@ import json
 import os
 import platform
 
-from .. import rounding
+from .. import diagnosis, rounding
 
 PLUGIN_GROUP = "sglang.multimodal_gen.plugins"
 PLUGIN_NAME = "liteattention_rocm"
 DISTRIBUTIONS = ("liteattention_rocm", "torch", "sglang", "amdsmi", "triton")
 ALLOW_LIST_VARIABLE = "SGLANG_PLUGINS"
+DISABLE_VARIABLE = "LITEATTENTION_ROCM_DISABLE"
 KERNEL_NAMES = {"hip": "HIP kernel", "triton": "Triton kernel", "reference": "plain PyTorch"}
 
 
@@ -27,7 +28,10 @@ def run(options) -> int:
 
 
 def collect() -> dict:
-    """The whole report. `problems` say what keeps attention from running, `notes` what else to know."""
+    """The whole report. `problems` say what keeps attention from running, `notes` what else to know.
+
+    Each of them is {"kind", "text", "paste"}: `paste` is the shell line that mends it or shows more.
+    """
     problems, notes = [], []
     report = {
         "python": platform.python_version(),
@@ -38,28 +42,32 @@ def collect() -> dict:
         "hip_library": {},
         "sglang": _sglang(notes),
         "aiter": None,
+        "aiter_package": None,
+        "partitions": [],
         "skip_lists": [],
-        "problems": problems,
-        "notes": notes,
     }
+    _collect(report, problems, notes)
+    report["problems"] = [finding.json() for finding in problems]
+    report["notes"] = [finding.json() for finding in notes]
+    return report
+
+
+def _collect(report: dict, problems: list, notes: list) -> None:
     try:
         from .. import _C
     except ImportError as error:
-        problems.append(f"the compiled module does not load: {error}")
-        return report
+        problems.append(diagnosis.broken_module(error))
+        return
     report["code_objects"] = [
         {"architecture": name, "bytes": len(_C.code_object(name)), "kernels": _C.kernel_names()}
         for name in _C.architectures()
     ]
     if importlib.util.find_spec("torch") is None:
-        problems.append(
-            "PyTorch is missing: install its ROCm build on an MI300X, any build for simulated runs"
-        )
-        return report
+        problems.append(diagnosis.without_torch())
+        return
     report["skip_lists"] = skip_list_memory()
     _devices(report, problems, notes)
     _aiter(report, notes)
-    return report
 
 
 # Wan2.1: (model, self-attention layers, heads), and 81 frames in latent tokens.
@@ -116,28 +124,31 @@ def _devices(report: dict, problems: list, notes: list) -> None:
             if kernel.name == "hip":
                 entry["refused"] = sorted(verdicts.refused(kernel.target))
                 if entry["refused"]:
-                    problems.append(
-                        f"{device}: {', '.join(entry['refused'])} failed the self-test and will not run; "
-                        f"verdicts in {verdicts.file_of(kernel.target)}"
-                    )
+                    place = device, kernel.target.device
+                    file = verdicts.file_of(kernel.target)
+                    problems.append(diagnosis.refused(*place, entry["refused"], file))
         except Exception as error:  # a broken device must not hide the others
             entry |= {"served": False, "reason": str(error)}
-            (problems if device == "cpu" else notes).append(f"{device}: {error}")
         report["devices"].append(entry)
+    gpus = [entry for entry in report["devices"] if entry["device"] != "cpu"]
+    served = [index for index, entry in enumerate(gpus) if entry["served"]]
+    for entry in report["devices"]:
+        if not entry["served"]:
+            if entry["device"] == "cpu":
+                problems.append(diagnosis.unserved_cpu(entry["reason"], runtime.HIP_LIBRARY_VARIABLE))
+            else:
+                notes.append(diagnosis.unserved(entry["device"], entry["reason"], served))
     if hip and not torch.cuda.is_available():
-        notes.append("torch is a ROCm build but sees no device: check the driver and the rights on /dev/kfd")
+        notes.append(diagnosis.hidden_devices())
     if hip and importlib.util.find_spec("amdsmi") is None:
-        notes.append(
-            "amdsmi is not installed, so SGLang believes that there is no GPU and runs on the CPU: install "
-            "the amdsmi of your ROCm version (share/amd_smi of the ROCm installation, or the package amdsmi)"
-        )
-    if not hip:
-        notes.append(
-            "torch is no ROCm build: attention runs on CPU tensors, simulated"
-            + (", and on NVIDIA devices in Triton" if torch.cuda.device_count() else "")
-        )
+        notes.append(diagnosis.missing_amdsmi())
+    if hip:
+        report["partitions"] = diagnosis.partitions()
+        notes += diagnosis.partitioned(report["partitions"])
+    else:
+        notes.append(diagnosis.no_rocm(nvidia=torch.cuda.device_count() > 0))
     if forced := os.environ.get(dispatch.KERNEL_VARIABLE):
-        notes.append(f"{dispatch.KERNEL_VARIABLE}={forced!r} forces the kernel of every device")
+        notes.append(diagnosis.forced(dispatch.KERNEL_VARIABLE, forced))
 
 
 def _served(kernel, device: str) -> dict:
@@ -158,7 +169,7 @@ def _rocm_library(problems: list, runtime) -> str | None:
     try:
         return runtime.rocm_library()
     except RuntimeError as error:
-        problems.append(f"torch is a ROCm build, but no HIP runtime opens: {error}")
+        problems.append(diagnosis.no_hip_runtime(error))
         return None
 
 
@@ -170,12 +181,13 @@ def _sglang(notes: list) -> dict:
     allowed = os.environ.get(ALLOW_LIST_VARIABLE, "")
     excluded = bool(allowed) and PLUGIN_NAME not in {name.strip() for name in allowed.split(",")}
     if not entries:
-        notes.append(f"no entry {PLUGIN_NAME!r} in the group {PLUGIN_GROUP}: reinstall liteattention_rocm")
+        notes.append(diagnosis.missing_entry(PLUGIN_NAME, PLUGIN_GROUP))
     if excluded:
-        notes.append(
-            f"{ALLOW_LIST_VARIABLE}={allowed!r} keeps SGLang from loading the plugin: "
-            f"add {PLUGIN_NAME!r} or unset it"
-        )
+        notes.append(diagnosis.excluded_plugin(ALLOW_LIST_VARIABLE, allowed, PLUGIN_NAME))
+    if (disabled := os.environ.get(DISABLE_VARIABLE, "0")) not in ("", "0"):
+        notes.append(diagnosis.disabled_plugin(DISABLE_VARIABLE, disabled))
+    if not installed:
+        notes.append(diagnosis.missing_sglang())
     return {
         "installed": installed,
         "plugin_entry": entries[0].value if entries else None,
@@ -193,7 +205,11 @@ def _aiter(report: dict, notes: list) -> None:
             "files": [aiter_kernel.file_name(name) for name in rounding.ROUNDINGS],
         }
     except FileNotFoundError as error:
-        notes.append(str(error))
+        notes.append(diagnosis.missing_code_objects(error))
+    root, findings = diagnosis.aiter_package()
+    report["aiter_package"] = root and str(root)
+    if report["torch"]["hip"]:  # elsewhere it would break SGLang's import rather than serve it
+        notes += findings
 
 
 def _text(report: dict) -> str:
@@ -232,6 +248,9 @@ def _text(report: dict) -> str:
             f"skip lists     {entry['model']} at {entry['size']}: {entry['bytes'] / 1e6:.0f} MB, as int16 "
             f"ranges {entry['int16_bytes'] / 1e6:.0f} MB"
         )
-    lines += [f"note           {note}" for note in report["notes"]]
-    lines += [f"PROBLEM        {problem}" for problem in report["problems"]]
+    for one in report["partitions"]:
+        lines.append(f"partition      {one['card']}: compute {one['compute']}, memory {one['memory']}")
+    for label, findings in (("note", report["notes"]), ("PROBLEM", report["problems"])):
+        for one in findings:
+            lines += [f"{label:<15}{one['text']}", f"{'  paste':<15}{one['paste']}"]
     return "\n".join(lines)

@@ -46,14 +46,15 @@ def _operators():
 
     answer = torch.empty(SHAPE, dtype=torch.bfloat16)
     name = "liteattention_rocm_speed::defined"
-    torch.library.define(name, f"({ops._INPUTS}, *, {ops._OPTIONS}) -> Tensor")
-    torch.library.impl(name, "default")(lambda q, k, v, **options: answer)
+    torch.library.define(name, f"({ops._INPUTS}, {ops._OPTIONS}) -> Tensor")
+    torch.library.impl(name, "default")(lambda q, k, v, *options: answer)
 
-    def custom(q, k, v, *, scale=None, layout="bshd", rounding="rtne"):
+    def custom(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast"):
         return torch.empty_like(q)
 
     signature = dict.fromkeys(("q", "k", "v", "return"), torch.Tensor)
-    custom.__annotations__ = signature | {"scale": float | None, "layout": str, "rounding": str}
+    options = {"scale": float | None, "layout": str, "rounding": str, "variant": str}
+    custom.__annotations__ = signature | options
     return (
         torch.ops.liteattention_rocm_speed.defined.default,
         torch.library.custom_op("liteattention_rocm_speed::custom", custom, mutates_args=()),
@@ -84,12 +85,12 @@ def split() -> dict[str, float]:
         parts = {
             "attention": lambda: attention(q, k, v, rounding="rtz"),
             "attention(out=)": lambda: attention(q, k, v, rounding="rtz", out=out),
-            "torch.library": lambda: defined(q, k, v, rounding="rtz"),
+            "torch.library": lambda: defined(q, k, v, None, "bshd", "rtz", "fast"),
             "checks": lambda: arguments.check_call(q, k, v, None, "bshd", "rtz"),
             "kernel choice": lambda: dispatch.serving(q.device),
             "output": allocate,
             "launch": lambda: kernel.launch(call, q, k, v, out, None),
-            "custom_op": lambda: custom(q, k, v, rounding="rtz"),
+            "custom_op": lambda: custom(q, k, v, None, "bshd", "rtz", "fast"),
         }
         found = {name: median_us(part) for name, part in parts.items()}
     found["custom_op"] -= found["output"]
