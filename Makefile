@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc cmake -type f) CMakeLists.txt pyproject.toml
 E2E_OUTPUT ?= e2e-output
 
-.PHONY: all install e2e lite layer test test-full lint format api clean
+FUZZ ?= --seconds 60 --jobs 2
+
+.PHONY: all install e2e lite layer test test-full canary fuzz fuzz-sanitized lint format api clean
 all: install
 
 $(VENV)/.environment:
@@ -49,6 +51,24 @@ test: install
 test-full: install
 	$(BIN)/pytest -m "full or not full"
 
+# The plugin's contracts with SGLang on its newest release, in an environment of its own.
+CANARY := $(VENV)-canary
+canary: install
+	$(PYTHON) -m venv --clear $(CANARY)
+	$(CANARY)/bin/pip install --quiet -r e2e/requirements.txt -r tests/requirements.txt
+	$(CANARY)/bin/pip install --quiet --no-deps -r e2e/requirements-no-deps.txt
+	$(CANARY)/bin/pip install --quiet --no-deps --upgrade sglang
+	$(CANARY)/bin/pip install --quiet .
+	$(CANARY)/bin/pytest tests/test_sglang_contracts.py -m "full or not full"
+
+# Random calls, bad arguments and damaged code objects, from a new seed each time: docs/testing.md.
+fuzz: install
+	$(BIN)/python tests/fuzz.py $(FUZZ)
+
+# The same against a build with AddressSanitizer and UndefinedBehaviorSanitizer.
+fuzz-sanitized: install
+	$(BIN)/python tests/fuzz_sanitized.py $(FUZZ)
+
 lint: $(VENV)/.requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +84,4 @@ api: install
 	$(BIN)/python tools/api_docs.py
 
 clean:
-	rm -rf $(VENV) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite build
+	rm -rf $(VENV) $(CANARY) .aiter $(E2E_OUTPUT) $(E2E_OUTPUT)-lite fuzz-output build

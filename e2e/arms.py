@@ -8,11 +8,14 @@ from dataclasses import dataclass
 OURS = "liteattention_rocm"
 PEER = "aiter"
 PEER_RTNE = "aiter_rtne"
+SAGE = "aiter_sage"
 SDPA = "torch_sdpa"
 OURS_RTNE = "liteattention_rocm_rtne"
+AT = "@"  # what parts our arm's name from a threshold
 DEFAULT = (OURS, PEER, PEER_RTNE, SDPA)
 SKIPPING = (OURS, "liteattention_rocm@-10", "liteattention_rocm@-6", PEER, PEER_RTNE)
-AT = "@"  # what parts our arm's name from a threshold
+FULL = (*SKIPPING, SAGE, SDPA)
+ALL = "all"  # stands for FULL
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Arm:
         kernel: part of the name of every kernel that serves the arm's attention; None where the simulator
             runs none.
         threshold: of the KV tiles that self-attention skips, in log2 units; None skips none.
+        clock: its dense kernel in :data:`liteattention_rocm.timing.KERNELS`; None where none is modelled.
+        device_only: why it needs a GPU; empty where it doesn't.
     """
 
     name: str
@@ -36,19 +41,49 @@ class Arm:
     rounding: str | None = None
     kernel: str | None = None
     threshold: float | None = None
+    clock: str | None = None
+    device_only: str = ""
 
 
 _ARMS = (
-    Arm(OURS, "liteattention_rocm", "this project's code object, rtz", "rtz", "attention_forward_rtz"),
+    Arm(
+        OURS,
+        "liteattention_rocm",
+        "this project's code object, rtz",
+        "rtz",
+        "attention_",
+        clock="ours:rtz",
+    ),
     Arm(
         OURS_RTNE,
         "liteattention_rocm",
         "this project's code object, rtne",
         "rtne",
-        "attention_forward_rtne",
+        "attention_",
+        clock="ours:rtne",
     ),
-    Arm(PEER, "aiter", "AITER's code object, rtz as SGLang passes it", "rtz", "fmha_fwd_hd128_bf16_rtz"),
-    Arm(PEER_RTNE, "aiter", "AITER's code object, rtne: the noise floor", "rtne", "fmha_fwd_hd128_bf16_rtne"),
+    Arm(
+        PEER,
+        "aiter",
+        "AITER's code object, rtz as SGLang passes it",
+        "rtz",
+        "fmha_fwd_hd128_bf16_rtz",
+        clock="aiter:rtz",
+    ),
+    Arm(
+        PEER_RTNE,
+        "aiter",
+        "AITER's code object, rtne: the noise floor",
+        "rtne",
+        "fmha_fwd_hd128_bf16_rtne",
+        clock="aiter:rtne",
+    ),
+    Arm(
+        SAGE,
+        "aiter_sage",
+        "AITER's SageAttention",
+        device_only="its kernels are compiled for the GPU at hand: there is no code object to simulate",
+    ),
     Arm(SDPA, "torch_sdpa", "PyTorch's scaled_dot_product_attention"),
 )
 ARMS = {arm.name: arm for arm in _ARMS}
@@ -69,28 +104,36 @@ def find(name: str) -> Arm:
         threshold = math.nan
     if base != OURS or not at or not (threshold < 0 or threshold == math.inf):
         raise ValueError(
-            f"--arms: unknown arm {name!r} (allowed: {', '.join(ARMS)}, {OURS}{AT}T with a threshold T < 0)"
+            f"--arms: unknown arm {name!r} (allowed: {ALL}, {', '.join(ARMS)}, "
+            f"{OURS}{AT}T with a threshold T < 0)"
         )
     about = f"this project's code object, rtz, skipping at {threshold:g}"
-    return Arm(name, "liteattention_rocm", about, "rtz", "attention_", threshold)
+    return Arm(name, "liteattention_rocm", about, "rtz", "attention_", threshold, clock="ours:rtz")
 
 
 def select(names: str) -> list[Arm]:
-    """Arms named in a comma-separated list.
+    """Arms named in a comma-separated list; ``all`` stands for :data:`FULL`.
 
     Raises:
         ValueError: an unknown or repeated name, or none at all.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if wanted == [ALL]:
+        wanted = list(FULL)
     found = [find(name) for name in wanted]
     for name in wanted:
         if wanted.count(name) > 1:
             raise ValueError(f"--arms: {name!r} is named {wanted.count(name)} times")
     if not wanted:
-        raise ValueError(f"--arms is empty (allowed: {', '.join(ARMS)})")
+        raise ValueError(f"--arms is empty (allowed: {ALL}, {', '.join(ARMS)})")
     return found
 
 
 def at(threshold: str) -> str:
     """The name of our arm that skips at a threshold."""
     return f"{OURS}{AT}{threshold.strip()}"
+
+
+def reference(names: list[str]) -> str | None:
+    """The arm that others are compared with: AITER's as SGLang passes it, else ours; None with neither."""
+    return next((name for name in (PEER, OURS) if name in names), None)

@@ -1,4 +1,4 @@
-"""Makes the same video through SGLang once per attention backend and compares the results.
+"""Makes the same videos through SGLang once per attention backend and compares them.
 
 ``python -m e2e.compare``; ``liteattention-rocm compare`` is the same.
 """
@@ -6,115 +6,48 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-import re
+import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from e2e import arms, cpu_host, skipping, structured_wan, tiny_wan
+import liteattention_rocm
+import sglang_integration
+from e2e import (
+    answer,
+    arms,
+    cpu_host,
+    html_report,
+    modelled,
+    options,
+    perceptual,
+    pinned,
+    quality,
+    runner,
+    skipping,
+    structured_wan,
+    timings,
+    tiny_wan,
+)
 from e2e import report as reports
-from e2e.generate import MARK, Job
+from e2e.job import Job, identity
 
-SCHEMA = 2
-STRUCTURED_MODEL = "structured"
-# The tiny model's request: 5·12·18 = 1,080 tokens. 1,080 is no multiple of 16, so every tile size leaves a
-# tail.
-TINY = {"height": 192, "width": 288, "frames": 17, "steps": 4}
-# The structured model's: 13·9·16 = 1,872 tokens, 30 KV tiles of 64 with a tail.
-STRUCTURED = {"height": 144, "width": 256, "frames": 49, "steps": 6}
-# Wan2.1-T2V's own at 480p: 32,760 tokens.
-WAN_480P = {"height": 480, "width": 832, "frames": 81, "steps": 50}
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Reads the command line; exits with a sentence on bad input."""
-    parser = argparse.ArgumentParser(prog="e2e.compare", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--model",
-        help="Wan2.1-T2V in diffusers layout, a folder or a name; default: a tiny random one; "
-        f"{STRUCTURED_MODEL!r}: a tiny one whose attention is local and drifts",
-    )
-    parser.add_argument("--model-id", help="name by which SGLang finds the pipeline of a local folder")
-    parser.add_argument("--prompt", default=tiny_wan.PROMPTS[0])
-    parser.add_argument("--height", type=int, help="pixels, a multiple of 16")
-    parser.add_argument("--width", type=int, help="pixels, a multiple of 16")
-    parser.add_argument("--frames", type=int, help="4·n + 1")
-    parser.add_argument("--steps", type=int, help="denoising steps")
-    parser.add_argument("--guidance", type=float, default=5.0, help="above 1 both branches of guidance run")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument(
-        "--arms",
-        help=f"comma-separated: {', '.join(arms.ARMS)}, and {arms.OURS}{arms.AT}T, which skips at the "
-        "threshold T",
-    )
-    parser.add_argument(
-        "--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X"
-    )
-    parser.add_argument(
-        "--warmup", type=int, help="generations before the measured one; default: 1 on ROCm, 0 on a CPU"
-    )
-    parser.add_argument(
-        "--sglang", type=json.loads, default={}, metavar="JSON", help="further SGLang server arguments"
-    )
-    parser.add_argument("--output", type=Path, default=Path("e2e-output"))
-    options = parser.parse_args(argv)
-    structured = options.model == STRUCTURED_MODEL
-    request = STRUCTURED if structured else WAN_480P if options.model else TINY
-    for name, value in request.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    if options.arms is None:
-        options.arms = ",".join(arms.SKIPPING if structured else arms.DEFAULT)
-    try:
-        options.arms = select_arms(options.arms, options.sweep)
-        check_request(options)
-    except ValueError as error:
-        parser.error(str(error))
-    return options
-
-
-def select_arms(names: str, sweep: str) -> list[arms.Arm]:
-    """The arms named, and behind them those of the sweep that are not among them.
-
-    Raises:
-        ValueError: an arm that is none.
-    """
-    found = arms.select(names)
-    for threshold in filter(str.strip, sweep.split(",")):
-        arm = arms.find(arms.at(threshold))
-        if arm.threshold not in [other.threshold for other in found]:
-            found.append(arm)
-    return found
-
-
-def check_request(options: argparse.Namespace) -> None:
-    """Refuses a request that Wan2.1 can't make.
-
-    Raises:
-        ValueError: naming the option, its value and what is allowed.
-    """
-    for name in ("height", "width"):
-        value = getattr(options, name)
-        if value <= 0 or value % 16:
-            raise ValueError(f"--{name} {value} (allowed: positive multiples of 16)")
-    if options.frames < 1 or options.frames % 4 != 1:
-        raise ValueError(f"--frames {options.frames} (allowed: 4·n + 1)")
-    if options.steps < 1:
-        raise ValueError(f"--steps {options.steps} (allowed: 1 or more)")
-    if not isinstance(options.sglang, dict):
-        raise ValueError(f"--sglang {json.dumps(options.sglang)} (allowed: a JSON object)")
+SCHEMA = 3
+PLAN = "run.json"
+ROUNDS = {"rocm": 3, "cpu": 1}  # by default
+PACKAGES = ("liteattention_rocm", "sglang", "torch", "diffusers", "transformers", "numpy")
+AITER = ("amd-aiter", "aiter")  # the names under which AITER is distributed
+# The wheel whose rtz code object tools/fetch_aiter.py unpacks, by the object's SHA-256.
+AITER_OBJECTS = {
+    "e8a95e49ba20afa3f81d71b0141cadc46cae33684c5ee89389d29040f4178b75": "amd-aiter 0.1.7.post2.dev18"
+}
 
 
 def detect_device(wanted: str) -> tuple[str, str]:
@@ -136,139 +69,140 @@ def detect_device(wanted: str) -> tuple[str, str]:
     return "cpu", f"simulated MI300X (gfx942) on {platform.machine()} with {os.cpu_count()} cores"
 
 
-@dataclass
-class Child:
-    """An arm's process as seen from here.
-
-    Attributes:
-        log: all that it printed.
-        on_message: called with each message of :func:`e2e.generate.tell`.
-    """
-
-    job: Job
-    log: Path
-    on_message: Callable[[dict[str, Any]], None]
-
-    def run(self) -> dict[str, Any]:
-        """Runs the arm to its end and returns its part of the report; never raises for a broken arm."""
-        folder = Path(self.job.folder)
-        self.job.write(folder / "job.json")
-        command = [sys.executable, "-u", "-m", "e2e.generate", str(folder / "job.json")]
-        last_error = ""
-        with self.log.open("w") as log:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-            )
-            try:
-                for line in process.stdout:
-                    if line.startswith(MARK):
-                        self.on_message(json.loads(line[len(MARK) :]))
-                        continue
-                    log.write(line)
-                    log.flush()
-                    text = line.strip()
-                    last_error = re.sub(r"^\[rank\d+\]: ", "", text) if "Error" in text else last_error
-                code = process.wait()
-            finally:
-                process.kill()
-                process.wait()
-        if code != 0:
-            reason = last_error or f"exit status {code}"
-            return {"status": "failed", "error": reason, "log": f"{folder.name}/{self.log.name}"}
-        return {
-            "status": "ok",
-            "log": f"{folder.name}/{self.log.name}",
-            **json.loads((folder / "arm.json").read_text()),
-        }
+def versions() -> dict[str, str]:
+    """Versions of what takes part. AITER's is the installed one, or the digest of its code object here."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        found[name] = _version(name) or "not installed"
+    found["aiter"] = next(filter(None, map(_version, AITER)), None) or aiter_code_object()
+    return found
 
 
-def run_arms(options: argparse.Namespace, device: str, console: Any) -> dict[str, dict[str, Any]]:
-    """Runs every arm after the other; returns their results by name."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    results = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        for arm in options.arms:
-            task = progress.add_task(f"{arm.name}: starting", total=None)
-
-            def follow(message: dict[str, Any], task: Any = task, name: str = arm.name) -> None:
-                if "stage" in message:
-                    progress.update(task, description=f"{name}: {message['stage']}")
-                if "expected" in message:
-                    progress.update(task, total=message["expected"])
-                if "calls" in message:
-                    progress.update(task, completed=message["calls"])
-
-            folder = options.output / arm.name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            result = Child(make_job(options, arm, folder, device), folder / "log.txt", follow).run()
-            progress.remove_task(task)
-            outcome = (
-                f"{result['times']['total_s']:.1f} s"
-                if result["status"] == "ok"
-                else f"FAILED: {result['error']}"
-            )
-            console.print(f"{arm.name}: {outcome}", highlight=False, markup=False)
-            results[arm.name] = result
-    return results
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
-def make_job(options: argparse.Namespace, arm: arms.Arm, folder: Path, device: str) -> Job:
-    """The arm's job for these options."""
-    warmup = options.warmup if options.warmup is not None else (1 if device == "rocm" else 0)
-    # Offloading layers is SGLang's choice by free memory, which may differ from arm to arm: pinned alike.
-    offload = {} if device == "cpu" else {"dit_layerwise_offload": False}
+def aiter_code_object() -> str:
+    """The wheel and the digest of AITER's rtz code object, where one is unpacked."""
+    from liteattention_rocm import aiter_kernel
+
+    try:
+        folder = aiter_kernel.find()
+    except FileNotFoundError:
+        return "not installed"
+    digest = hashlib.sha256((folder / aiter_kernel.file_name("rtz")).read_bytes()).hexdigest()
+    wheel = AITER_OBJECTS.get(digest, "an unknown wheel")
+    return f"{wheel}'s {aiter_kernel.file_name('rtz')}, SHA-256 {digest[:16]}…, not installed"
+
+
+def make_model(chosen: argparse.Namespace) -> str:
+    """Makes the model that the options ask for, if one is to be made, and returns its description."""
+    sizes = f"({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of {tiny_wan.HEAD_DIM})"
+    if chosen.model is None:
+        chosen.model = tiny_wan.make(chosen.output / "model")
+        chosen.model_id = tiny_wan.MODEL_ID
+        return f"tiny Wan2.1-T2V with random weights {sizes}: its video shows no scene"
+    if chosen.model == options.STRUCTURED_MODEL:
+        chosen.model = structured_wan.make(chosen.output / "structured-model")
+        chosen.model_id = tiny_wan.MODEL_ID
+        return (
+            "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
+            f"{sizes}: it shows no scene"
+        )
+    return f"{chosen.model} as given"
+
+
+def make_plan(
+    chosen: argparse.Namespace, device: str, device_text: str, description: str, argv: list[str]
+) -> dict[str, Any]:
+    """What is known before anything runs, thresholds among it: the first part of the report."""
+    return {
+        "schema": SCHEMA,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "e2e.compare", *argv]),
+        "gate_thresholds": quality.GATE,
+        "versions": versions(),
+        "device": device_text,
+        "simulated": device == "cpu",
+        "model": {"path": str(chosen.model), "description": description},
+        "request": {name: getattr(chosen, name) for name in options.REQUEST_FIELDS},
+        "requests": chosen.requests,
+        "rounds": chosen.rounds,
+        "settings": {**pinned.SETTINGS, **chosen.sglang},
+        "planned_arms": [arm.name for arm in chosen.arms],
+    }
+
+
+def make_job(chosen: argparse.Namespace, arm: arms.Arm, number: int, device: str, made_by: str) -> Job:
+    """The arm's job of one round."""
+    warmup = chosen.warmup if chosen.warmup is not None else (1 if device == "rocm" else 0)
     return Job(
         arm=arm.name,
-        folder=str(folder),
-        model=str(options.model),
-        model_id=options.model_id,
-        prompt=options.prompt,
-        height=options.height,
-        width=options.width,
-        frames=options.frames,
-        steps=options.steps,
-        guidance=options.guidance,
-        seed=options.seed,
+        folder=str(chosen.output / arm.name / f"round-{number + 1}"),
+        model=str(chosen.model),
+        model_id=chosen.model_id,
+        prompt=chosen.requests[0]["prompt"],
+        height=chosen.height,
+        width=chosen.width,
+        frames=chosen.frames,
+        steps=chosen.steps,
+        guidance=chosen.guidance,
+        seed=chosen.requests[0]["seed"],
         device=device,
         warmup=warmup,
-        sglang={**offload, **options.sglang},
+        sglang=chosen.sglang,
+        requests=chosen.requests,
+        warmup_steps=min(chosen.warmup_steps, chosen.steps),
+        keep_frames=number == 0,
+        read_sparsity=number == 0 or device == "cpu",
+        identity=made_by,
     )
 
 
-def compare_pairs(folder: Path, names: list[str]) -> list[dict[str, Any]]:
-    """The differences of the arms' frames and latents, a dictionary per pair."""
-    import numpy as np
-
-    from e2e import metrics
-
-    compared = []
-    for a, b in reports.pairs(names):
-        frames = (metrics.read_frames(folder / name / "frames") for name in (a, b))
-        latents = (np.load(folder / name / "latents.npy") for name in (a, b))
-        compared.append(
-            {
-                "a": a,
-                "b": b,
-                "noise_floor": {a, b} == {arms.PEER, arms.PEER_RTNE},
-                **metrics.compare_frames(*frames),
-                "latents": metrics.compare_latents(*latents),
-            }
-        )
-    return compared
+def make_room(chosen: argparse.Namespace) -> None:
+    """Removes what a complete earlier run left in the folder; an interrupted one's results stay."""
+    complete = (chosen.output / "report.json").is_file()
+    for name in ("report.json", "report.md", "report.html", skipping.PLOT):
+        (chosen.output / name).unlink(missing_ok=True)
+    if complete and not chosen.resume:
+        for arm in chosen.arms:
+            shutil.rmtree(chosen.output / arm.name, ignore_errors=True)
 
 
-def versions() -> dict[str, str]:
-    """Versions of what took part."""
-    found = {"python": platform.python_version()}
-    for name in ("liteattention_rocm", "sglang", "torch", "diffusers", "transformers"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+def summarise(plan: dict[str, Any], results: dict[str, Any], output: Path, tell: Any) -> dict[str, Any]:
+    """The report: the plan, and what became of it."""
+    finished = {name: arm for name, arm in results.items() if arm["status"] == "ok"}
+    for arm in finished.values():
+        arm["timing"] = timings.summarise(arm)
+    reference = arms.reference(list(finished))
+    for name, arm in finished.items():
+        other = None if name == reference or plan["simulated"] else finished[reference]
+        arm["gain"] = timings.gain(arm, other) if other else None
+    compared = quality.compare(output, results, tell)
+    skipped = skipping.summarise(results, compared)
+    if skipped:
+        skipped["plot"] = skipping.plot(skipped, output)
+    checks = [
+        pinned.check({name: arm["settings"] for name, arm in finished.items()}),
+        quality.noise_floor_check(compared),
+        *skipping.checks(skipped),
+    ]
+    report = {
+        **plan,
+        "arms": results,
+        "pairs": compared,
+        "metrics_missing": perceptual.missing(),
+        "gate": quality.gate(compared, results, plan["gate_thresholds"]),
+        "modelled": modelled.summarise(results, tell) if plan["simulated"] else None,
+        "checks": [check for check in checks if check],
+        "skipping": skipped,
+    }
+    report["gains"] = answer.gains(report)
+    report["answer"] = answer.line(report)
+    return report
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -279,72 +213,45 @@ def main(argv: list[str] | None = None) -> int:
     """
     from rich.console import Console
 
-    options = parse(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    chosen = options.parse(argv, __doc__.splitlines()[0])
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)  # a log has no width of its own
     try:
-        device, device_text = detect_device(options.device)
+        device, device_text = detect_device(chosen.device)
     except RuntimeError as error:
         console.print(str(error), style="bold red")
         return 1
-    options.output = options.output.resolve()
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name in (
-        "report.json",
-        "report.md",
-        skipping.PLOT,
-    ):  # an interrupted run leaves none of an earlier one's
-        (options.output / name).unlink(missing_ok=True)
+    if chosen.rounds is None:
+        chosen.rounds = ROUNDS[device]
+    chosen.output = chosen.output.resolve()
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    make_room(chosen)
     if device == "cpu":
         cpu_host.prepare()
-    description = f"{options.model} as given"
-    if options.model is None:
-        options.model = tiny_wan.make(options.output / "model")
-        options.model_id = tiny_wan.MODEL_ID
-        description = (
-            f"tiny Wan2.1-T2V with random weights ({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of "
-            f"{tiny_wan.HEAD_DIM}): its video shows no scene"
-        )
-    elif options.model == STRUCTURED_MODEL:
-        options.model = structured_wan.make(options.output / "structured-model")
-        options.model_id = tiny_wan.MODEL_ID
-        description = (
-            "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
-            f"({tiny_wan.LAYERS} layers, {tiny_wan.HEADS} heads of {tiny_wan.HEAD_DIM}): it shows no scene"
-        )
+    description = make_model(chosen)
+    plan = make_plan(chosen, device, device_text, description, argv)
+    (chosen.output / PLAN).write_text(json.dumps(plan, indent=2) + "\n")
     console.print(f"Device: {device_text}\nModel: {description}", highlight=False)
+    packages = [Path(package.__file__).parent for package in (liteattention_rocm, sglang_integration)]
+    made_by = identity(plan["versions"], packages)
+    todo = runner.pieces(
+        chosen.arms, chosen.rounds, lambda arm, number: make_job(chosen, arm, number, device, made_by)
+    )
     try:
-        results = run_arms(options, device, console)
+        runner.run(todo, device, chosen.jobs, console)
+        with console.status("comparing") as status:
+            report = summarise(plan, runner.results(todo, chosen.output), chosen.output, status.update)
     except KeyboardInterrupt:
-        console.print("interrupted", style="bold red")
+        console.print("interrupted; the same command goes on from here", style="bold red")
         return 130
-    finished = [name for name, result in results.items() if result["status"] == "ok"]
-    compared = compare_pairs(options.output, finished)
-    check = reports.noise_floor_check(compared)
-    skipped = skipping.summarise(results, compared)
-    report = {
-        "schema": SCHEMA,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "device": device_text,
-        "simulated": device == "cpu",
-        "model": {"path": str(options.model), "description": description},
-        "request": {
-            name: getattr(options, name)
-            for name in ("prompt", "height", "width", "frames", "steps", "guidance", "seed")
-        },
-        "arms": results,
-        "pairs": compared,
-        "checks": ([check] if check else []) + skipping.checks(skipped),
-        "skipping": skipped,
-    }
-    if report["skipping"]:
-        report["skipping"]["plot"] = skipping.plot(report["skipping"], options.output)
-    reports.write(report, options.output)
+    reports.write(report, chosen.output)
+    (chosen.output / "report.html").write_text(html_report.render(report, chosen.output))
     reports.show(report, console)
-    console.print(f"Report: {options.output / 'report.md'}", highlight=False, soft_wrap=True)
-    return 0 if len(finished) == len(results) and all(check["passed"] for check in report["checks"]) else 1
+    console.print(f"Report: {chosen.output / 'report.html'}", highlight=False, soft_wrap=True)
+    failed = any(arm["status"] == "failed" for arm in report["arms"].values())
+    return 1 if failed or not all(check["passed"] for check in report["checks"]) else 0
 
 
 if __name__ == "__main__":

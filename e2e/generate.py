@@ -8,67 +8,33 @@ choice that SGLang caches nor a crash reaches another arm. Lines on standard out
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
+import resource
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from e2e import arms, skipping
+from e2e import arms, pinned, skipping
 from e2e.arms import Arm
+from e2e.job import RESULT, Job
+
+__all__ = ["MARK", "Job", "load", "main", "run"]
 
 MARK = "@e2e "
-ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash", re.IGNORECASE)
+ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash|sage", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
 SIMULATED_TIME = "host seconds, simulated on this CPU: not a speed"
 HOST_TIME = "host seconds, PyTorch on this CPU: not a speed"
 MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
-
-
-@dataclass
-class Job:
-    """What an arm is to make.
-
-    Attributes:
-        arm: name as :func:`e2e.arms.find` takes it.
-        folder: where results go; it exists.
-        model: folder of the diffusers pipeline, or a name SGLang resolves.
-        model_id: the name by which SGLang finds the pipeline class of a local folder; None to leave it to
-            SGLang.
-        prompt, height, width, frames, steps, guidance, seed: the request; height and width in pixels.
-        device: ``cpu`` or ``rocm``.
-        warmup: generations before the measured one.
-        sglang: further server arguments of SGLang's.
-    """
-
-    arm: str
-    folder: str
-    model: str
-    model_id: str | None
-    prompt: str
-    height: int
-    width: int
-    frames: int
-    steps: int
-    guidance: float
-    seed: int
-    device: str
-    warmup: int = 0
-    sglang: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, path: Path) -> Job:
-        return cls(**json.loads(path.read_text()))
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
 def tell(**message: Any) -> None:
@@ -77,33 +43,50 @@ def tell(**message: Any) -> None:
 
 
 def main(path: str) -> int:
-    """Runs the job in ``path``; its results lie in the job's folder afterwards."""
+    """Runs the job in ``path``; a result lies in each request's folder afterwards.
+
+    Requests that an earlier run finished are left as they are.
+    """
     job = Job.read(Path(path))
     arm = arms.find(job.arm)
+    if arm.device_only and job.device == "cpu":
+        raise RuntimeError(f"{arm.name} needs a GPU: {arm.device_only}")
+    wanted = [request for request in job.each() if request.finished() is None]
     tell(stage="loading SGLang")
     started = time.perf_counter()
     pipeline, server_args = load(job, arm)
-    layers = watch(pipeline, job, arm)
+    layers = watch(pipeline, job, arm, len(wanted))
     ready = time.perf_counter() - started
 
-    kernels: dict[str, Any] = {}
+    warm_kernels: dict[str, Any] = {}
     for _ in range(job.warmup):
         tell(stage="warming up")
-        with device_kernels(job, kernels):
-            run(pipeline, server_args, job)
-    layers.clear()
-    reset_statistics(job)
-    tell(stage="generating")
-    started = time.perf_counter()
-    output = run(pipeline, server_args, job)
-    seconds = time.perf_counter() - started
+        warm_kernels.clear()
+        with device_kernels(job, warm_kernels):
+            run(pipeline, server_args, replace(job, steps=job.warmup_steps or job.steps))
+    calls = 0
+    for request in wanted:
+        layers.clear(told_before=calls)
+        Path(request.folder).mkdir(parents=True, exist_ok=True)
+        skipping.forget(Path(job.folder))
+        reset_statistics(job)
+        tell(stage="generating")
+        started = time.perf_counter()
+        output = run(pipeline, server_args, request)
+        seconds = time.perf_counter() - started
+        calls += layers.total
 
-    tell(stage="writing")
-    result = describe(job, arm, layers, kernels or simulated_kernels(job))
-    result["times"] = times(job, arm, output, ready, seconds)
-    write_video(Path(job.folder), output)
-    result.update(frames=int(output.output.shape[2]), video="video.mp4", frame_folder="frames")
-    (Path(job.folder) / "arm.json").write_text(json.dumps(result, indent=2) + "\n")
+        tell(stage="writing")
+        result = {"fingerprint": request.fingerprint, "prompt": request.prompt, "seed": request.seed}
+        result.update(describe(request, job.folder, arm, layers, warm_kernels or simulated_kernels(job)))
+        result["times"] = times(request, arm, output, ready, seconds)
+        result["memory"] = peak_memory(job)
+        result["settings"] = pinned.read_back(server_args)
+        result["frames"] = int(output.output.shape[2])
+        result.update(write_video(Path(request.folder), output, request.keep_frames))
+        unfinished = Path(request.folder) / (RESULT + ".unfinished")
+        unfinished.write_text(json.dumps(result, indent=2) + "\n")
+        unfinished.rename(Path(request.folder) / RESULT)
     return 0
 
 
@@ -122,13 +105,11 @@ def load(job: Job, arm: Arm):
     os.environ.update(SGLANG_DIFFUSION_STAGE_LOGGING="1", SGLANG_DIFFUSION_SYNC_STAGE_PROFILING="1")
     if Path(job.model).is_dir():
         os.environ["HF_HUB_OFFLINE"] = "1"
-    extra = dict(job.sglang)
+    extra = pinned.server_arguments(arm.backend, job.sglang)
     if job.device == "cpu":
         from e2e import cpu_host
 
         cpu_host.prepare()
-        # A CPU without bfloat16 instructions decodes ten times faster in float32.
-        extra.setdefault("component_precisions", {"vae": "fp32"})
 
     from sglang.multimodal_gen.runtime.platforms.plugins import apply_plugin_hooks
 
@@ -145,7 +126,9 @@ def load(job: Job, arm: Arm):
     if arm.rounding is not None and (arm.backend != "aiter" or job.device == "cpu"):
         config = {"rounding": arm.rounding}
         if arm.threshold is not None:
-            config.update(threshold=str(arm.threshold), dump=str(Path(job.folder) / skipping.FOLDER))
+            config["threshold"] = str(arm.threshold)
+            if job.read_sparsity:
+                config["dump"] = str(Path(job.folder) / skipping.FOLDER)
         extra["attention_backend_config"] = json.dumps(config)
     if job.model_id is not None:
         extra["model_id"] = job.model_id
@@ -170,8 +153,8 @@ def set_up_aiter(job: Job, arm: Arm) -> None:
     aiter.AITER_BF16_CVT_MODE = {"rtne": 0, "rtna": 1, "rtz": 2}[arm.rounding]
 
 
-def watch(pipeline: Any, job: Job, arm: Arm):
-    """Counts the transformer's attention calls and reports progress.
+def watch(pipeline: Any, job: Job, arm: Arm, requests: int):
+    """Counts the transformer's attention calls and reports progress over so many requests.
 
     Raises:
         RuntimeError: SGLang chose another backend than the arm's.
@@ -195,7 +178,7 @@ def watch(pipeline: Any, job: Job, arm: Arm):
         )
     branches = 2 if job.guidance > 1 else 1
     kinds = sum(hasattr(module, "attn_impl") for module in pipeline.modules["transformer"].modules())
-    tell(expected=kinds * branches * job.steps)
+    tell(expected=kinds * branches * job.steps * requests)
     return layers
 
 
@@ -229,10 +212,25 @@ def run(pipeline: Any, server_args: Any, job: Job, **sampling_arguments: Any) ->
 
 
 def reset_statistics(job: Job) -> None:
+    """Forgets the simulator's counts, and the device's peak of memory."""
     if job.device == "cpu":
         from liteattention_rocm import simulator
 
         simulator.reset_statistics()
+    else:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(job: Job) -> dict[str, Any]:
+    """Peak ``bytes`` of the request on a device, of the whole process on a CPU, and what ``basis`` says."""
+    if job.device == "cpu":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"bytes": peak, "basis": "host memory of the process, SGLang and the simulator included"}
+    return {
+        "bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "basis": "device memory, by torch's allocator",
+    }
 
 
 def executed_instructions() -> int:
@@ -269,8 +267,8 @@ def device_kernels(job: Job, kernels: dict[str, Any]):
             entry["seconds"] += event.time_range.elapsed_us() / 1e6
 
 
-def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[str, Any]:
-    """What served the arm.
+def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[str, Any]:
+    """What served the request.
 
     Raises:
         RuntimeError: in the simulator, when the launches of the arm's kernel are not the layers' calls.
@@ -278,10 +276,11 @@ def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[s
     if job.device == "cpu":
         served = {name: counts["launches"] for name, counts in kernels.items()}
         ours = sum(launches for name, launches in served.items() if arm.kernel and arm.kernel in name)
-        # A call that skips may take more than one launch.
-        missing = ours < layers.total if arm.threshold is not None else ours != layers.total
+        # A call of ours may take more than one launch.
+        missing = ours < layers.total if arm.clock and arm.backend != "aiter" else ours != layers.total
         if (missing if arm.kernel else ours) or ours != sum(served.values()):
             raise RuntimeError(f"{layers.total} attention calls, but the simulator launched {served}")
+    reads = arm.threshold is not None and job.read_sparsity
     return {
         "arm": arm.name,
         "about": arm.about,
@@ -289,12 +288,14 @@ def describe(job: Job, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[s
         "rounding": arm.rounding,
         "simulated": job.device == "cpu" and arm.kernel is not None,
         "attention": layers.summary(),
-        "kernels": kernels,
+        "kernels": dict(kernels),
+        "kernels_steps": job.steps if job.device == "cpu" else job.warmup_steps or job.steps,
         "instructions": sum(counts.get("instructions", 0) for counts in kernels.values()),
         "matrix_instructions": sum(counts.get("matrix", 0) for counts in kernels.values()),
-        "self_instructions": layers.self_instructions,
+        "self_instructions": list(layers.self_instructions),
         "threshold": arm.threshold,
-        "sparsity": None if arm.threshold is None else skipping.read(Path(job.folder)),
+        "reads_sparsity": reads,
+        "sparsity": skipping.read(Path(arm_folder)) if reads else None,
     }
 
 
@@ -324,12 +325,23 @@ def times(job: Job, arm: Arm, output: Any, ready: float, seconds: float) -> dict
     }
 
 
-def write_video(folder: Path, output: Any) -> None:
-    """Writes ``frames/*.png``, ``video.mp4`` (H.264, yuv420p) and ``latents.npy`` [steps, C, F, h, w]."""
+def write_video(folder: Path, output: Any, keep: bool) -> dict[str, Any]:
+    """Writes ``frames/*.png``, ``video.mp4`` (H.264, yuv420p) and ``latents.npy`` [steps, C, F, h, w].
+
+    Args:
+        keep: write nothing, only digest.
+
+    Returns:
+        Where video and frames lie, and the SHA-256 of frames and latents.
+    """
     import imageio.v2 as imageio
     from PIL import Image
 
     frames = to_frames(output.output[0])
+    latents = output.trajectory_latents[0].float().cpu().numpy()
+    digest = hashlib.sha256(frames.tobytes() + latents.tobytes()).hexdigest()
+    if not keep:
+        return {"digest": digest}
     (folder / "frames").mkdir(exist_ok=True)
     for index, frame in enumerate(frames):
         Image.fromarray(frame).save(folder / "frames" / f"{index:04d}.png")
@@ -343,7 +355,8 @@ def write_video(folder: Path, output: Any) -> None:
     ) as writer:
         for frame in frames:
             writer.append_data(frame)
-    np.save(folder / "latents.npy", output.trajectory_latents[0].float().numpy())
+    np.save(folder / "latents.npy", latents)
+    return {"digest": digest, "video": "video.mp4", "frame_folder": "frames"}
 
 
 def to_frames(video: torch.Tensor) -> np.ndarray:

@@ -35,6 +35,7 @@ class LayerCalls:
         self._calls: Counter[tuple] = Counter()
         self._instructions: Counter[tuple] = Counter()
         self._on_call = on_call
+        self._told_before = 0
         self._count = count or (lambda: 0)
         self.self_instructions: list[int] = []
         self.backends: set[str] = set()
@@ -62,7 +63,7 @@ class LayerCalls:
             self._instructions[kind] += executed
             if role == "self":
                 self.self_instructions.append(executed)
-            self._on_call(self.total)
+            self._on_call(self._told_before + self.total)
             return output
 
         module.attn_impl.forward = counted
@@ -71,7 +72,9 @@ class LayerCalls:
     def total(self) -> int:
         return sum(self._calls.values())
 
-    def clear(self) -> None:
+    def clear(self, told_before: int = 0) -> None:
+        """Forgets all calls. ``told_before`` is added to the number that ``on_call`` is given."""
+        self._told_before = told_before
         self._calls.clear()
         self._instructions.clear()
         self.self_instructions.clear()

@@ -1,24 +1,28 @@
-"""Line charts below one another over a shared axis, drawn with Pillow."""
+"""Line charts below one another over a shared axis, and bars with intervals, drawn by matplotlib."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-COLOURS = ("#1f6fb4", "#d1602b", "#3a8f3f", "#7d4fa0")
-WIDTH, HEIGHT = 760, 330  # of a panel, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 70, 25, 55, 45  # margins within a panel
-TEXT_SIZE = 14
+WIDTH, HEIGHT = 7.6, 3.2  # of a panel, in inches
+BAR = 0.42  # height of a bar's row, in inches
+REPRODUCIBLE = {"svg.hashsalt": "e2e", "svg.fonttype": "none", "font.size": 9}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A named curve: one value per position."""
+    """A named curve: one value per position, and where they are known the ends of each value's interval."""
 
     name: str
     values: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,58 +33,67 @@ class Panel:
     lines: Sequence[Line]
 
 
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round values from at most ``low`` to at least ``high``, about ``wanted`` steps apart."""
-    span = (high - low) or max(abs(high), 1.0)
-    magnitude = 10.0 ** math.floor(math.log10(span / wanted))
-    step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude * wanted >= span)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    last = max(last, first + 1)
-    return [index * step for index in range(first, last + 1)]
+def available() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(positions: Sequence[float], axis: str, panels: Sequence[Panel], path: Path) -> None:
-    """Writes the charts as a PNG file.
+def lines(positions: Sequence[float], axis: str, panels: Sequence[Panel]) -> Any:
+    """A matplotlib figure of charts from top to bottom.
 
     Args:
-        positions: ascending, shared by all lines.
+        positions: ascending, shared by all lines; a line with fewer values ends earlier.
         axis: the horizontal axis's name.
-        panels: from top to bottom.
-        path: the file.
     """
-    from PIL import Image, ImageDraw, ImageFont
+    import matplotlib
+    from matplotlib.figure import Figure
 
-    image = Image.new("RGB", (WIDTH, HEIGHT * len(panels)), "white")
-    canvas = ImageDraw.Draw(image)
-    font = ImageFont.load_default(TEXT_SIZE)
-    span = positions[-1] - positions[0]
+    with matplotlib.rc_context(REPRODUCIBLE):
+        figure = Figure((WIDTH, HEIGHT * len(panels)), layout="constrained")
+        for panel, axes in zip(panels, figure.subplots(len(panels), 1, squeeze=False)[:, 0], strict=True):
+            for line in panel.lines:
+                at = positions[: len(line.values)]
+                (drawn,) = axes.plot(
+                    at, line.values, "--" if line.dashed else "o-", label=line.name, markersize=4
+                )
+                if line.low is not None and line.high is not None:
+                    axes.fill_between(at, line.low, line.high, color=drawn.get_color(), alpha=0.15, lw=0)
+            axes.set_ylabel(panel.axis)
+            axes.grid(True, alpha=0.3)
+            axes.legend(fontsize=8)
+        axes.set_xlabel(axis)
+        axes.set_xticks(list(positions))
+    return figure
 
-    def across(position: float) -> float:
-        return LEFT + (position - positions[0]) / span * (WIDTH - LEFT - RIGHT)
 
-    for number, panel in enumerate(panels):
-        top, bottom = number * HEIGHT + TOP, (number + 1) * HEIGHT - BOTTOM
-        values = [value for line in panel.lines for value in line.values]
-        marks = ticks(min(values), max(values))
+def bars(axis: str, intervals: Mapping[str, tuple[float, float]]) -> Any:
+    """A matplotlib figure of horizontal intervals, by name from top to bottom."""
+    import matplotlib
+    from matplotlib.figure import Figure
 
-        def up(value: float, top: int = top, bottom: int = bottom, marks: list[float] = marks) -> float:
-            return bottom - (value - marks[0]) / (marks[-1] - marks[0]) * (bottom - top)
+    with matplotlib.rc_context(REPRODUCIBLE):
+        figure = Figure((WIDTH, 0.9 + BAR * len(intervals)), layout="constrained")
+        axes = figure.subplots()
+        for row, (low, high) in enumerate(intervals.values()):
+            middle = (low + high) / 2
+            axes.barh(row, middle, height=0.6, color="#9db8d9")
+            axes.errorbar(middle, row, xerr=(high - low) / 2, color="black", capsize=4)
+        axes.set_yticks(range(len(intervals)), list(intervals))
+        axes.invert_yaxis()
+        axes.set_xlabel(axis)
+        axes.grid(True, axis="x", alpha=0.3)
+    return figure
 
-        for mark in marks:
-            canvas.line((LEFT, up(mark), WIDTH - RIGHT, up(mark)), fill="#dddddd")
-            canvas.text((LEFT - 8, up(mark)), f"{mark:g}", fill="black", font=font, anchor="rm")
-        for position in positions:
-            canvas.line((across(position), bottom, across(position), bottom + 5), fill="black")
-            canvas.text((across(position), bottom + 7), f"{position:g}", fill="black", font=font, anchor="mt")
-        canvas.line((LEFT, top, LEFT, bottom, WIDTH - RIGHT, bottom), fill="black")
-        canvas.text((LEFT, top - 40), panel.axis, fill="black", font=font, anchor="lm")
-        canvas.text((WIDTH - RIGHT, bottom + 34), axis, fill="black", font=font, anchor="rm")
-        right = LEFT
-        for line, colour in zip(panel.lines, COLOURS, strict=False):
-            points = [(across(x), up(y)) for x, y in zip(positions, line.values, strict=True)]
-            canvas.line(points, fill=colour, width=3)
-            for x, y in points:
-                canvas.ellipse((x - 4, y - 4, x + 4, y + 4), fill=colour)
-            canvas.text((right, top - 18), line.name, fill=colour, font=font, anchor="lm")
-            right += canvas.textlength(line.name, font=font) + 24
-    image.save(path)
+
+def svg(figure: Any) -> str:
+    """The figure as an SVG document; the same figure gives the same text."""
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context(REPRODUCIBLE):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes the figure in the format of the file's suffix."""
+    figure.savefig(path, dpi=110)

@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e import arms, skipping
+from e2e import arms, perceptual, quality, skipping, timings
+from e2e.options import describe_requests
 
 NO_CHECK = f"none: the noise floor takes the arms {arms.OURS}, {arms.PEER} and {arms.PEER_RTNE}"
-TOLERANCE_DB = 1.0  # how far our PSNR against AITER may lie below AITER's own noise floor
 
 
-def pairs(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Which arms to compare: ours and AITER's with every other; all of them where neither is there."""
-    anchors = [name for name in (arms.OURS, arms.PEER) if name in names] or names
-    for index, first in enumerate(anchors):
-        for second in names:
-            if second not in anchors[: index + 1]:
-                yield first, second
-
-
-def find_pair(compared: list[dict[str, Any]], a: str, b: str) -> dict[str, Any] | None:
-    """The entry of two arms, in either order."""
-    return next((pair for pair in compared if {pair["a"], pair["b"]} == {a, b}), None)
-
-
-def noise_floor_check(compared: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Whether our video is as near to AITER's as AITER's two roundings are to each other.
-
-    Diffusion trajectories part on rounding alone, so a PSNR says nothing without that floor.
-
-    Returns:
-        The check with ``name``, ``passed`` and ``detail``; None where one of the three arms is missing.
-    """
-    ours = find_pair(compared, arms.OURS, arms.PEER)
-    floor = find_pair(compared, arms.PEER, arms.PEER_RTNE)
-    if ours is None or floor is None:
-        return None
-    ours_db, floor_db = (
-        float("inf") if pair["psnr_db"] is None else pair["psnr_db"] for pair in (ours, floor)
-    )
-    return {
-        "name": f"PSNR({arms.OURS}, {arms.PEER}) >= "
-        f"PSNR({arms.PEER}, {arms.PEER_RTNE}) - {TOLERANCE_DB:g} dB",
-        "passed": ours_db >= floor_db - TOLERANCE_DB,
-        "detail": f"{decibels(ours['psnr_db'])} against a noise floor of {decibels(floor['psnr_db'])}",
-    }
-
-
-def decibels(value: float | None) -> str:
-    return "infinite (identical)" if value is None else f"{value:.2f} dB"
+ONLY_WRITTEN = ("LPIPS", "motion PSNR", "largest pixel difference", "values that differ")  # not on a terminal
 
 
 def verdict(check: dict[str, Any]) -> str:
@@ -98,24 +58,31 @@ def kernels_text(arm: dict[str, Any]) -> str:
     return (text or "none of gfx942's") + (f", and {len(counts) - 8} more" if len(counts) > 8 else "")
 
 
+def ok(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The finished arms."""
+    return {name: arm for name, arm in report["arms"].items() if arm["status"] == "ok"}
+
+
 def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of arms."""
     counted = " (simulated)" if report["simulated"] else ""
+    seconds = "host s: no speed" if report["simulated"] else "s"
     header = [
         "arm",
         "self + cross calls",
         "kernel launches",
         f"wave-instructions{counted}",
         f"MFMAs{counted}",
-        "median step, s",
-        "total, s",
+        f"median step, {seconds}",
+        f"total, {seconds}",
+        "peak memory, GB",
     ]
     rows = []
     for name, arm in report["arms"].items():
         if arm["status"] != "ok":
-            rows.append([name, "failed", *[""] * (len(header) - 2)])
+            rows.append([name, arm["status"], *[""] * (len(header) - 2)])
             continue
-        times = arm["times"]
+        timing = arm["timing"]
         rows.append(
             [
                 name,
@@ -123,8 +90,9 @@ def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 kernels_text(arm),
                 f"{arm['instructions']:,}" if arm["simulated"] else "",
                 f"{arm['matrix_instructions']:,}" if arm["simulated"] else "",
-                f"{statistics.median(times['steps_s']):.2f}" if times["steps_s"] else "",
-                f"{times['total_s']:.2f}",
+                timings.text(timing["step_s"]),
+                timings.text(timing["total_s"]),
+                f"{timing['peak_bytes'] / 1e9:.1f}",
             ]
         )
     return header, rows
@@ -132,18 +100,126 @@ def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def pair_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table of pairs."""
-    header = ["pair", "PSNR", "SSIM", "largest pixel difference", "values that differ", "last latents' RMSE"]
+    header = [
+        "pair",
+        "PSNR",
+        "SSIM",
+        "worst frame",
+        "ST-LPIPS",
+        "LPIPS",
+        "ColorVideoVDP, JOD",
+        "motion PSNR",
+        "largest pixel difference",
+        "values that differ",
+        "last latents' RMSE",
+    ]
+    rows = []
+    for pair in report["pairs"]:
+        worst, seen = pair["worst_frame"], pair["perceptual"]
+        rows.append(
+            [
+                f"{pair['a']} / {pair['b']}" + (" (noise floor)" if pair["noise_floor"] else ""),
+                quality.decibels(pair["psnr_db"]),
+                f"{pair['ssim']:.5f}",
+                f"{worst['frame']}: {quality.decibels(worst['psnr_db'])}, least SSIM {worst['ssim']:.5f}",
+                *(f"{seen[name]['mean']:.2e}" if name in seen else "" for name in perceptual.NETWORKS),
+                f"{seen[perceptual.VIDEO]['mean']:.3f}" if perceptual.VIDEO in seen else "",
+                quality.decibels(pair["motion_psnr_db"]),
+                f"{pair['largest_pixel_difference']} of 255",
+                f"{pair['differing_values']:.1%}",
+                f"{pair['latents']['rmse'][-1]:.2e}",
+            ]
+        )
+    return header, rows
+
+
+def gate_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the gate's table; none without a gate."""
+    gate = report["gate"]
+    if gate is None:
+        return [], []
+    limits = gate["thresholds"]
+    header = [
+        f"beside {gate['reference']}",
+        f"least SSIM >= {limits['ssim']:g}",
+        f"least PSNR >= {limits['psnr_db']:g} dB",
+        f"LPIPS <= {limits['lpips']:g}",
+        "gate",
+    ]
     return header, [
         [
-            f"{pair['a']} / {pair['b']}" + (" (noise floor)" if pair["noise_floor"] else ""),
-            decibels(pair["psnr_db"]),
-            f"{pair['ssim']:.5f}",
-            f"{pair['largest_pixel_difference']} of 255",
-            f"{pair['differing_values']:.1%}",
-            f"{pair['latents']['rmse'][-1]:.2e}",
+            name + (" (noise floor)" if {name, gate["reference"]} == {arms.PEER, arms.PEER_RTNE} else ""),
+            f"{one['ssim']:.5f}",
+            quality.decibels(one["psnr_db"]),
+            "not computed" if one["lpips"] is None else f"{one['lpips']:.4f}",
+            "pass" if one["passed"] else "FAIL",
         ]
-        for pair in report["pairs"]
+        for name, one in gate["arms"].items()
     ]
+
+
+def modelled_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table of modelled times; none where nothing was modelled."""
+    if report["modelled"] is None:
+        return [], []
+    header = [
+        "arm (modelled)",
+        "one video's attention, ms",
+        "self-attention at 480p, ms",
+        "cross-attention at 480p, ms",
+        f"attention's speed over {arms.PEER}",
+    ]
+
+    def text(one: dict[str, float], form: str) -> str:
+        return f"{form.format(one['low'])}–{form.format(one['high'])}"
+
+    return header, [
+        [
+            name,
+            text(one["request_ms"], "{:.2f}"),
+            text(one["self_ms"], "{:.2f}"),
+            text(one["cross_ms"], "{:.3f}"),
+            text(one["speedup"], "{:.2f}") if "speedup" in one else "",
+        ]
+        for name, one in report["modelled"]["arms"].items()
+    ]
+
+
+def stage_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table of stages."""
+    finished = ok(report)
+    stages = list(dict.fromkeys(stage for arm in finished.values() for stage in arm["timing"]["stages_s"]))
+    return [f"stage, {'host s: no speed' if report['simulated'] else 's'}", *finished], [
+        [stage, *(timings.text(arm["timing"]["stages_s"].get(stage), "{:.3f}") for arm in finished.values())]
+        for stage in stages
+    ]
+
+
+def notes(report: dict[str, Any]) -> list[str]:
+    """Sentences on what the numbers are."""
+    lines = [time_basis(report)]
+    memory = sorted({arm["timing"]["memory_basis"] for arm in ok(report).values()})
+    if memory:
+        lines.append(f"Peak memory is {'; '.join(memory)}.")
+    missing = ", ".join(f"{name} ({why})" for name, why in report["metrics_missing"].items())
+    if missing:
+        lines.append(f"Not computed: {missing}.")
+    if report["modelled"]:
+        lines.append(
+            "Modelled times are the simulator's clock's, an interval over its ensemble, and no wall time. "
+            f"480p is a call at B,H,Sq,Skv {report['modelled']['shapes']['self']} (self) and "
+            f"{report['modelled']['shapes']['cross']} (cross), as in Wan2.1-T2V-1.3B; an arm that skips is "
+            "taken at the share that it skipped here."
+        )
+    for name, arm in ok(report).items():
+        if arm["timing"]["reads_sparsity"] and not report["simulated"]:
+            lines.append(
+                f"{name}: its times include reading the sparsity back in every call; a second round does not."
+            )
+        if arm["repeatable"] is not None:
+            same = "the same" if arm["repeatable"] else "DIFFERENT"
+            lines.append(f"{name}: {same} frames and latents in every round.")
+    return lines
 
 
 def time_basis(report: dict[str, Any]) -> str:
@@ -152,52 +228,73 @@ def time_basis(report: dict[str, Any]) -> str:
     return f"Times are {'; '.join(sorted(bases))}." if bases else "No arm finished."
 
 
+def request_text(report: dict[str, Any]) -> str:
+    request = report["request"]
+    return (
+        f"{request['frames']} frames of {request['width']}x{request['height']}, {request['steps']} steps, "
+        f"guidance {request['guidance']:g}, {describe_requests(report['requests'])}, {report['rounds']} round"
+        + ("s" if report["rounds"] > 1 else "")
+    )
+
+
+def outcome(arm: dict[str, Any]) -> str:
+    """Why an arm has no result."""
+    if arm["status"] == "unavailable":
+        return f"unavailable: it {arm['error']}"
+    return f"failed: {arm['error']} (log: {arm['log']})"
+
+
 def markdown(report: dict[str, Any]) -> str:
     """The report for people."""
-    request, model = report["request"], report["model"]
     lines = [
         "# One Wan2.1-T2V video per attention backend",
         "",
+        f"**{report['answer']}**",
+        "",
         f"- Device: {report['device']}",
-        f"- Model: {model['description']}",
-        f"- Request: {request['frames']} frames of {request['width']}x{request['height']}, "
-        f"{request['steps']} steps, guidance {request['guidance']:g}, seed {request['seed']}, "
-        f"prompt: {request['prompt']}",
-        f"- {time_basis(report)}",
+        f"- Model: {report['model']['description']}",
+        f"- Request: {request_text(report)}",
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in report['versions'].items())}",
+        *(f"- {note}" for note in notes(report)),
         "",
         "## Checks",
         "",
         *([f"- {verdict(check)}" for check in report["checks"]] or [f"- {NO_CHECK}"]),
-        "",
-        "## Arms",
-        "",
-        *table_lines(*arm_rows(report)),
-        "",
-        "## Pairs",
-        "",
-        "From the uncompressed frames (8 bits a channel) and the latents, before video encoding.",
-        "",
-        *table_lines(*pair_rows(report)),
     ]
+
+    def section(title: str, rows: tuple[list[str], list[list[str]]], *before: str) -> None:
+        if rows[1]:
+            lines.extend(["", f"## {title}", "", *(line for text in before for line in (text, ""))])
+            lines.extend(table_lines(*rows))
+
+    section("Gate", gate_rows(report), "SGLang's thresholds for a changed video, on the worst frame.")
+    section("Arms", arm_rows(report))
+    section("Modelled", modelled_rows(report))
+    lines += ["", "## End to end", "", *(f"- {text}" for text in report["gains"])]
+    section(
+        "Pairs",
+        pair_rows(report),
+        "From the uncompressed frames (8 bits a channel) and the latents, before video encoding.",
+    )
+    section("Stages", stage_rows(report))
     if report["skipping"]:
-        lines += ["", "## Skipping", "", *table_lines(*skipping.rows(report["skipping"])), ""]
-        lines += [f"- {remark}" for remark in skipping.remarks(report["skipping"])]
+        section("Skipping", skipping.rows(report["skipping"]))
+        lines += ["", *(f"- {remark}" for remark in skipping.remarks(report["skipping"]))]
         if report["skipping"]["plot"]:
             lines += ["", f"![Sparsity, instructions and PSNR over thresholds]({report['skipping']['plot']})"]
     for name, arm in report["arms"].items():
         lines += ["", f"## {name}", ""]
         if arm["status"] != "ok":
-            lines += [f"Failed: {arm['error']}. See `{arm['log']}`."]
+            lines += [outcome(arm)]
             continue
-        stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in arm["times"]["stages_s"].items())
         lines += [
             f"{arm['about'][0].upper()}{arm['about'][1:]}. "
-            f"Video: `{name}/{arm['video']}`, frames: `{name}/{arm['frame_folder']}`.",
+            f"Videos and frames: {', '.join(f'`{folder}`' for folder in arm['requests'].values())}.",
             "",
             f"- attention: {attention_text(arm)}",
             f"- kernels: {kernels_text(arm)}",
-            f"- stages in s ({arm['times']['basis']}): {stages}",
-            f"- steps in s: {', '.join(f'{seconds:.3f}' for seconds in arm['times']['steps_s'])}",
+            f"- steps in s ({arm['times']['basis']}): "
+            f"{', '.join(f'{seconds:.3f}' for seconds in arm['times']['steps_s'])}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -219,7 +316,11 @@ def show(report: dict[str, Any], console: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    tables = [("Arms", arm_rows(report)), ("Pairs", pair_rows(report))]
+    header, rows = pair_rows(report)
+    narrow = [index for index, name in enumerate(header) if name not in ONLY_WRITTEN]
+    pairs = [header[index] for index in narrow], [[row[index] for index in narrow] for row in rows]
+    tables = [("Arms", arm_rows(report)), ("Pairs", pairs)]
+    tables += [("Gate", gate_rows(report)), ("Modelled", modelled_rows(report))]
     if report["skipping"]:
         tables.append(("Skipping", skipping.rows(report["skipping"])))
     for title, (header, rows) in tables:
@@ -233,11 +334,13 @@ def show(report: dict[str, Any], console: Any) -> None:
         console.print(table)
     for remark in skipping.remarks(report["skipping"]) if report["skipping"] else []:
         console.print(Text(remark))
-    console.print(Text(time_basis(report)))
+    for sentence in [*notes(report), *report["gains"]]:
+        console.print(Text(sentence))
     for name, arm in report["arms"].items():
         if arm["status"] != "ok":
-            console.print(Text(f"{name} failed: {arm['error']} (log: {arm['log']})", style="bold red"))
+            console.print(Text(f"{name} {outcome(arm)}", style="bold red"))
     if not report["checks"]:
         console.print(Text(f"checks: {NO_CHECK}"))
     for check in report["checks"]:
         console.print(Text(verdict(check), style="green" if check["passed"] else "bold red"))
+    console.print(Text(report["answer"], style="bold"))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from e2e import arms
-from e2e.plot import Line, Panel, draw
+from e2e import plot as charts
+from e2e.plot import Line, Panel
 
 FOLDER = "sparsity"  # below an arm's folder: what the plugin dumps
 PLOT = "sweep.png"
@@ -43,6 +44,22 @@ def read(folder: Path) -> dict[str, Any]:
         "per_layer": {name: fmean(shares) for name, shares in layers.items()},
         "calls": calls,
     }
+
+
+def merge(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What :func:`read` gave for several requests of an arm, as one: means, and all calls in order."""
+    return {
+        "skipped": fmean(one["skipped"] for one in found),
+        "per_step": [fmean(shares) for shares in zip(*(one["per_step"] for one in found), strict=True)],
+        "per_layer": {name: fmean(one["per_layer"][name] for one in found) for name in found[0]["per_layer"]},
+        "calls": [call for one in found for call in one["calls"]],
+    }
+
+
+def forget(folder: Path) -> None:
+    """Removes what was dumped below an arm's folder."""
+    for file in (folder / FOLDER).glob("*.json"):
+        file.unlink()
 
 
 def arm_names(results: dict[str, dict[str, Any]]) -> list[str]:
@@ -189,12 +206,8 @@ def remarks(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def plot(summary: dict[str, Any], folder: Path) -> str | None:
-    """Draws sparsity, instructions and PSNR over the thresholds into ``folder``.
-
-    Returns:
-        The picture's file name; None with fewer than two finite thresholds.
-    """
+def chart(summary: dict[str, Any]) -> Any | None:
+    """A figure of sparsity, instructions and PSNR over thresholds; None with fewer than two finite ones."""
     entries = [entry for entry in summary["arms"].values() if np.isfinite(entry["threshold"])]
     if len(entries) < 2:
         return None
@@ -210,7 +223,19 @@ def plot(summary: dict[str, Any], folder: Path) -> str | None:
     if all(entry["psnr_db"] is not None for entry in entries):
         quality = [Line("PSNR to dense, dB", [entry["psnr_db"] for entry in entries])]
         if summary["noise_floor_db"] is not None:
-            quality.append(Line("noise floor, dB", [summary["noise_floor_db"]] * len(entries)))
+            quality.append(Line("noise floor, dB", [summary["noise_floor_db"]] * len(entries), dashed=True))
         panels.append(Panel("PSNR, dB", quality))
-    draw(thresholds, "threshold, log2 units", panels, folder / PLOT)
+    return charts.lines(thresholds, "threshold, log2 units", panels)
+
+
+def plot(summary: dict[str, Any], folder: Path) -> str | None:
+    """Draws :func:`chart` into ``folder``.
+
+    Returns:
+        The picture's file name; None where there is nothing to draw, or no matplotlib to draw it.
+    """
+    figure = chart(summary) if charts.available() else None
+    if figure is None:
+        return None
+    charts.save(figure, folder / PLOT)
     return PLOT

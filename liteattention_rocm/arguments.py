@@ -105,10 +105,18 @@ def check_call(q, k, v, scale, layout, rounding, variant="fast") -> Call:
 
 
 def check_tensor_types(**tensors) -> None:
-    """Raises TypeError for an argument that is no torch.Tensor."""
+    """Raises TypeError for an argument that is no torch.Tensor, ValueError for one without strides."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        _check_strided(name, tensor)
+
+
+def _check_strided(name, tensor) -> None:
+    # The dispatcher would refuse these with a list of every backend's keys.
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        raise ValueError(f"{name} must be a dense strided tensor, got {kind}")
 
 
 def check_layout(layout) -> None:
@@ -147,8 +155,7 @@ def check_variant(variant, scale: float) -> str:
 
 
 def _check_strided_bf16(name, tensor, shape_hint, rank=4) -> None:
-    if tensor.is_nested or tensor.layout != torch.strided:
-        raise ValueError(f"{name} must be a dense strided tensor, got layout {tensor.layout}")
+    _check_strided(name, tensor)
     if tensor.dtype != torch.bfloat16:
         raise TypeError(f"{name} must have dtype torch.bfloat16, got {tensor.dtype}")
     if tensor.dim() != rank:
@@ -290,8 +297,7 @@ def check_cumulative(name: str, lengths: list[int], total: int, longest: int) ->
 def check_out(out, q, sizes: Sizes, layout: str) -> None:
     """Checks shape, dtype and device of `out`; ValueError or TypeError names what differs."""
     expected = sizes.out_shape(layout)
-    if out.is_nested or out.layout != torch.strided:
-        raise ValueError(f"out must be a dense strided tensor, got layout {out.layout}")
+    _check_strided("out", out)
     if out.dtype != torch.bfloat16:
         raise TypeError(f"out must have dtype torch.bfloat16, got {out.dtype}")
     if out.dim() != 4 or any(size != wanted for size, wanted in zip(out.shape, expected, strict=True)):

@@ -71,14 +71,18 @@ def attention(
         arguments.check_layout(layout)
     if variant != "fast":
         variant = arguments.check_variant(variant, arguments.check_scale(scale))
-    if out is None and not return_lse:
-        return _output(q, k, v, scale, layout, rounding, variant)
-    options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
-    if out is None:
-        return _functional(q, k, v, return_lse=True, **options)
-    arguments.check_tensor_types(out=out)
-    lse = _into(q, k, v, out, return_lse=return_lse, **options)
-    return (out, lse) if return_lse else out
+    try:
+        if out is None and not return_lse:
+            return _output(q, k, v, scale, layout, rounding, variant)
+        options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
+        if out is None:
+            return _functional(q, k, v, return_lse=True, **options)
+        arguments.check_tensor_types(out=out)
+        lse = _into(q, k, v, out, return_lse=return_lse, **options)
+        return (out, lse) if return_lse else out
+    except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
+        arguments.check_tensor_types(q=q, k=k, v=v)
+        raise
 
 
 _functional = torch.ops.liteattention_rocm.attention.default

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import itertools
 import logging
+import math
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,13 +21,16 @@ from sglang.multimodal_gen.runtime.layers.attention.backends.sdpa import SDPAImp
 from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
 
 import liteattention_rocm
+from liteattention_rocm import dispatch
 from sglang_integration import state
 from sglang_integration.plugin import BACKEND_NAME
 from sglang_integration.settings import configured_settings
 
 HEAD_SIZE = 128
+AITER_MODULE = "sglang.multimodal_gen.runtime.layers.attention.backends.aiter"
 
 logger = logging.getLogger(__name__)
+_failures: list[str] = []  # why this process serves its layers with AITER
 
 
 def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -48,7 +56,36 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype} is not served (allowed: torch.bfloat16)")
-    liteattention_rocm.prepare(device, rounding=configured_settings().rounding)
+    settings = configured_settings()
+    if settings.fallback == "aiter":
+        aiter_backend()
+    liteattention_rocm.prepare(device, rounding=settings.rounding)
+
+
+def aiter_backend() -> ModuleType:
+    """SGLang's AITER backend. ValueError where it can't be imported: then it is no fallback."""
+    try:
+        return importlib.import_module(AITER_MODULE)
+    except Exception as error:
+        raise ValueError(f"fallback=aiter needs SGLang's AITER backend: {error}") from error
+
+
+def may_fall_back(error: RuntimeError) -> bool:
+    """Whether the configuration has AITER serve what failed so; the first failure is logged, as the last."""
+    if configured_settings().fallback != "aiter" or isinstance(
+        error, torch.OutOfMemoryError | NotImplementedError
+    ):
+        return False
+    if not _failures:
+        _failures.append(str(error))
+        logger.error("%s gives way to AITER in this process: %s", BACKEND_NAME, error)
+    return True
+
+
+@torch.compiler.assume_constant_result
+def serves_packed(device: torch.device) -> bool:
+    """Whether our kernel for packed sequences serves a device; Triton has none."""
+    return dispatch.serving(device).name != "triton"
 
 
 class MetadataFreeBackend(AttentionBackend):
@@ -124,16 +161,17 @@ class LiteAttentionImpl(AttentionImpl):
         self.skips = self.settings.skipping and is_cross_attention is False and not causal
         if causal:
             warn_fallback("causal attention")
-        self.sdpa = SDPAImpl(
-            num_heads=num_heads,
-            head_size=head_size,
-            causal=causal,
-            softmax_scale=softmax_scale,
-            num_kv_heads=num_kv_heads,
-            prefix=prefix,
-            is_cross_attention=bool(is_cross_attention),
+        self.layer_arguments = {
+            "num_heads": num_heads,
+            "head_size": head_size,
+            "causal": causal,
+            "softmax_scale": softmax_scale,
+            "num_kv_heads": num_kv_heads,
+            "prefix": prefix,
+            "is_cross_attention": bool(is_cross_attention),
             **extra_impl_args,
-        )
+        }
+        self.sdpa = SDPAImpl(**self.layer_arguments)
 
     def forward(
         self,
@@ -159,9 +197,83 @@ class LiteAttentionImpl(AttentionImpl):
             if not self.causal:
                 warn_fallback(str(query.dtype))
             return self.sdpa.forward(query, key, value, attn_metadata)
-        if self.skips:
-            return self.skipping_forward(query, key, value)
-        return self.dense_forward(query, key, value)
+        if self.settings.fallback != "none":
+            return self.guarded(self.served_forward, "forward", query, key, value)
+        return self.served_forward(query, key, value)
+
+    def served_forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return (self.skipping_forward if self.skips else self.dense_forward)(query, key, value)
+
+    def forward_varlen(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        cu_seqlens: torch.Tensor,
+        max_seqlen: int,
+        cu_seqlens_host: tuple[int, ...] | None = None,
+    ) -> torch.Tensor:
+        """Attention within each of several packed sequences, in one launch. Nothing is skipped.
+
+        Args:
+            query: [T, H, 128].
+            key, value: [T, Hkv, 128].
+            cu_seqlens: [sequences + 1], row numbers from 0 to T.
+            max_seqlen: rows of the longest sequence, padding apart.
+            cu_seqlens_host: the same numbers as ``cu_seqlens``, where they are known.
+
+        Returns:
+            The output [T, H, 128] in the query's dtype.
+        """
+        lengths = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen, "cu_seqlens_host": cu_seqlens_host}
+        if self.causal or query.dtype != torch.bfloat16 or not serves_packed(query.device):
+            if not self.causal:
+                warn_fallback(f"packed sequences of {query.dtype} on {query.device.type}")
+            return self.sdpa.forward_varlen(query, key, value, **lengths)
+        if self.settings.fallback != "none":
+            return self.guarded(self.packed_forward, "forward_varlen", query, key, value, **lengths)
+        return self.packed_forward(query, key, value, **lengths)
+
+    def packed_forward(self, query, key, value, *, cu_seqlens, max_seqlen, cu_seqlens_host) -> torch.Tensor:
+        if cu_seqlens_host is not None:  # of padding too, which may be longer
+            max_seqlen = max(end - begin for begin, end in itertools.pairwise(cu_seqlens_host))
+        cu_seqlens = cu_seqlens.to(device=query.device, dtype=torch.int32)
+        return liteattention_rocm.attention_varlen(
+            query,
+            key,
+            value,
+            cu_seqlens,
+            cu_seqlens,
+            max_seqlen,
+            max_seqlen,
+            scale=self.softmax_scale,
+            rounding=self.settings.rounding,
+        )
+
+    @torch.compiler.disable
+    def guarded(self, serve: Callable[..., torch.Tensor], method: str, *tensors, **options) -> torch.Tensor:
+        """Our kernel, until a launch of it fails in this process; from then on SGLang's AITER backend.
+
+        Never compiled: a compiled graph can't change its mind.
+        """
+        if not _failures:
+            try:
+                return serve(*tensors, **options)
+            except RuntimeError as error:
+                if not self.default_scale or not may_fall_back(error):
+                    raise
+        return getattr(self.aiter, method)(*tensors, **options)
+
+    @property
+    def default_scale(self) -> bool:
+        """Whether the softmax scale is the one that SGLang's AITER backend always computes with."""
+        return math.isclose(self.softmax_scale, HEAD_SIZE**-0.5, rel_tol=1e-6)
+
+    @functools.cached_property
+    def aiter(self) -> AttentionImpl:
+        """The same layer in SGLang's AITER backend."""
+        return aiter_backend().AITerImpl(**self.layer_arguments)
 
     def forward_ring_kv_chunk(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

@@ -14,6 +14,7 @@ from liteattention_rocm.lite import Calibration
 from sglang_integration.plugin import BACKEND_NAME
 
 ROUNDINGS = ("rtne", "rtna", "rtz")
+FALLBACKS = ("none", "aiter")
 DEFAULT_THRESHOLD = -10.0
 
 
@@ -117,6 +118,7 @@ class Settings:
         revive_every: visit every tile again after so many steps; 0 never does.
         log: whether each step's sparsity is logged.
         dump: folder for a JSON file per denoising run with the sparsity of every call.
+        fallback: what serves the process's layers from then on when a launch fails, ``none`` or ``aiter``.
     """
 
     rounding: str = "rtz"
@@ -130,6 +132,7 @@ class Settings:
     revive_every: int = 0
     log: bool = False
     dump: Path | None = None
+    fallback: str = "none"
 
     @property
     def skipping(self) -> bool:
@@ -201,6 +204,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "revive_every": count,
     "log": boolean,
     "dump": folder,
+    "fallback": one_of(*FALLBACKS),
 }
 
 

@@ -160,6 +160,16 @@ REFUSALS = {
         ValueError,
         "q must be a dense strided tensor, got layout torch.sparse_coo",
     ),
+    "k nested": (
+        {"k": torch.nested.nested_tensor([tensor((7, 2, 128))] * 2)},
+        ValueError,
+        "k must be a dense strided tensor, got nested tensor",
+    ),
+    "out sparse": (
+        {"out": tensor(SHAPE_Q).to_sparse()},
+        ValueError,
+        "out must be a dense strided tensor, got layout torch.sparse_coo",
+    ),
     "q that requires grad": ({"q": tensor(SHAPE_Q, requires_grad=True)}, ValueError, "q requires grad"),
     "v that requires grad": ({"v": tensor(SHAPE_KV, requires_grad=True)}, ValueError, "v requires grad"),
     "out of another shape": (

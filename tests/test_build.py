@@ -47,7 +47,8 @@ def test_embedded_kernels_keep_the_limits(arch):
     for kernel in embedded.kernels:
         assert (kernel.vgpr_spills, kernel.sgpr_spills, kernel.scratch_bytes) == (0, 0, 0)
         assert 0 < kernel.vgprs <= 256
-        assert 0 < kernel.lds_bytes <= 65536
+        assert (kernel.lds_bytes == 0) == ("merge" in kernel.name)
+        assert kernel.lds_bytes <= 65536
         assert kernel.wavefront_size == 64
         assert kernel.max_workgroup_size == (512 if "pingpong" in kernel.name else 256)
         assert kernel.code_bytes > 500
@@ -55,15 +56,20 @@ def test_embedded_kernels_keep_the_limits(arch):
 
 def test_kernels_take_the_argument_struct_of_the_host():
     # 5 addresses, 4 x 3 strides, 4 ints, 2 floats, mask, padding
-    bytes_by_layout = struct.calcsize("<5Q12q4i2fIi")
-    kernels = code_object.parse(_C.code_object("gfx942")).kernels
-    dense = [kernel for kernel in kernels if not re.search("skip|varlen", kernel.name)]
-    assert len(dense) == 9
-    varlen = [kernel for kernel in kernels if "varlen" in kernel.name]  # two addresses more
-    assert len(varlen) == 3
-    for kernel in (*dense, *varlen):
-        first, more = kernel.arguments[0], 16 * (kernel in varlen)
-        assert (first.offset, first.size, first.kind) == (0, bytes_by_layout + more, "by_value")
+    dense = "<5Q12q4i2fIi"
+    # Workspace, query tiles, whole and split blocks, pieces, groups of 16 rows, padding
+    split = dense + "Q6i"
+    varlen = dense + "2Q"  # the two arrays of cumulative lengths
+    sizes = {
+        kernel.name: (kernel.arguments[0].offset, kernel.arguments[0].size, kernel.arguments[0].kind)
+        for kernel in code_object.parse(_C.code_object("gfx942")).kernels
+    }
+    for mode in ("rtne", "rtna", "rtz"):
+        for family, layout in [
+            *[("forward", dense), ("pingpong", dense), ("aiter_exact", dense), ("varlen", varlen)],
+            *[("forward_split", split), ("pingpong_split", split), ("merge", split)],
+        ]:
+            assert sizes[f"attention_{family}_{mode}"] == (0, struct.calcsize(layout), "by_value")
 
 
 # What the check refuses

@@ -15,7 +15,7 @@ from lite_cases import inputs as local_inputs
 from lite_cases import random_list
 from liteattention_rocm import _C, dispatch, ops, reference, runtime
 from liteattention_rocm.commands import doctor
-from liteattention_rocm.lite import lists
+from liteattention_rocm.lite import fallback, lists
 from liteattention_rocm.lite.reference import step as reference_step
 
 GPU = torch.device("cuda", 0)
@@ -269,6 +269,15 @@ def test_triton_gets_tensors_that_it_can_address(recorded):
     assert recorded.current == [q.device]
     liteattention_rocm.attention(q[:, :0], k, v)
     assert len(recorded.calls) == 1  # nothing to write
+
+
+def test_lite_attention_asks_no_hip_target_where_triton_serves(recorded, monkeypatch):
+    monkeypatch.setattr(runtime, "target", lambda device: pytest.fail("there is none"))
+    attend = liteattention_rocm.LiteAttention(threshold=-6.0)
+    q, k, v = local_inputs(1, 2, 200, 333)
+    attend(q, k, v)
+    assert [call[0] for call in recorded.calls] == ["skip"]
+    assert attend._fallback.break_even == fallback.TRITON_BREAK_EVEN
 
 
 def test_triton_batches_beyond_a_grid(recorded, monkeypatch):

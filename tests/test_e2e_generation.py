@@ -1,13 +1,18 @@
 """Videos made through SGLang: which kernel served them, what is written, and what a broken arm does."""
 
+import html
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import torch
 
-from e2e import cpu_host, metrics, structured_wan, tiny_wan
+from e2e import cpu_host, metrics, quality, structured_wan, tiny_wan
 from sglang_host import CALLS_PER_ROLE, REQUEST, TEXT_TOKENS, TOKENS, python, run_arm, tiny_model
 
 
@@ -34,6 +39,12 @@ def comparison(tmp_path_factory, model):
     )
     assert (folder / "report.json").is_file(), finished.stdout[-3000:] + finished.stderr[-3000:]
     return finished, folder, json.loads((folder / "report.json").read_text())
+
+
+def videos(folder, name):
+    """Where the comparison's only request of an arm lies."""
+    (found,) = (folder / name / "round-1").glob("prompt-*")
+    return found
 
 
 def calls(arm, role):
@@ -71,7 +82,8 @@ def test_broken_arm_is_reported_and_the_others_finish(comparison):
         "torch_sdpa",
     }
     assert "aiter failed: " in finished.stdout
-    assert report["checks"] == []
+    (check,) = report["checks"]  # the noise floor takes AITER's arms
+    assert check["name"] == "every arm ran with the same settings" and check["passed"]
 
 
 def test_pair_of_finished_arms_is_compared(comparison):
@@ -80,7 +92,7 @@ def test_pair_of_finished_arms_is_compared(comparison):
     assert {pair["a"], pair["b"]} == {"liteattention_rocm", "torch_sdpa"}
     # Attention of random weights shows in the video, and ours is near torch's.
     assert not pair["identical"] and 30 < pair["psnr_db"] < 80 and pair["ssim"] > 0.9
-    frames = [metrics.read_frames(folder / name / "frames") for name in (pair["a"], pair["b"])]
+    frames = [metrics.read_frames(videos(folder, name) / "frames") for name in (pair["a"], pair["b"])]
     error = np.mean((frames[0].astype(float) - frames[1]) ** 2)
     assert pair["psnr_db"] == pytest.approx(10 * np.log10(255**2 / error))
     assert len(pair["latents"]["rmse"]) == REQUEST["steps"]
@@ -92,10 +104,10 @@ def test_video_plays_and_frames_are_complete(comparison):
 
     _, folder, _ = comparison
     for name in ("liteattention_rocm", "torch_sdpa"):
-        frames = metrics.read_frames(folder / name / "frames")
+        frames = metrics.read_frames(videos(folder, name) / "frames")
         assert frames.shape == (REQUEST["frames"], REQUEST["height"], REQUEST["width"], 3)
         assert frames.std() > 5  # a picture, not one colour
-        with av.open(str(folder / name / "video.mp4")) as container:
+        with av.open(str(videos(folder, name) / "video.mp4")) as container:
             (stream,) = container.streams.video
             assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
             decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
@@ -111,9 +123,40 @@ def test_times_are_labelled_and_complete(comparison):
         assert len(times["steps_s"]) == REQUEST["steps"] and min(times["steps_s"]) > 0
         assert {"TextEncodingStage", "DenoisingStage", "DecodingStage"} <= set(times["stages_s"])
         assert sum(times["stages_s"].values()) <= times["total_s"] * 1.01
-        dump = json.loads((folder / name / "perf.json").read_text())
+        dump = json.loads((videos(folder, name) / "perf.json").read_text())
         assert dump["total_duration_ms"] == pytest.approx(times["total_s"] * 1000)
+        assert report["arms"][name]["memory"]["bytes"] > 100 << 20
     assert report["simulated"] and "simulated" in report["device"]
+
+
+def test_thresholds_are_written_down_before_the_run(comparison):
+    _, folder, report = comparison
+    plan = json.loads((folder / "run.json").read_text())
+    assert plan["gate_thresholds"] == report["gate"]["thresholds"] == quality.GATE
+    written = (folder / "run.json").stat().st_mtime
+    jobs = [file.stat().st_mtime for file in folder.rglob("job.json")]
+    assert len(jobs) == 3 and written <= min(jobs)
+    assert {key: report[key] for key in plan} == plan
+    assert report["versions"]["aiter"] == "not installed" and "--arms=liteattention_rocm" in plan["command"]
+
+
+def test_html_report_needs_nothing_beside_it(comparison):
+    _, folder, report = comparison
+    text = (folder / "report.html").read_text()
+    assert report["answer"] in html.unescape(text) and "AITER&#39;s code objects are not under" in text
+    sources = re.findall(r'(?:src|href)="([^"#][^"]*)"', text)
+    assert len(sources) == 3 and all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    assert "<script" not in text and "@import" not in text
+
+
+def test_our_attention_is_modelled_at_the_shapes_launched_and_at_wans(comparison):
+    _, _, report = comparison
+    assert list(report["modelled"]["arms"]) == ["liteattention_rocm"]
+    ours = report["modelled"]["arms"]["liteattention_rocm"]
+    assert 5 < ours["self_ms"]["low"] < ours["self_ms"]["high"] < 30
+    assert 0.1 < ours["cross_ms"]["low"] < ours["cross_ms"]["high"] < 0.5
+    assert 0.05 < ours["request_ms"]["low"] < ours["request_ms"]["high"] < 5
+    assert report["answer"].startswith("No answer: ")
 
 
 def test_sdpa_inside_our_backend_gives_torch_sdpas_frames_bit_for_bit(comparison, tmp_path, model):
@@ -132,9 +175,11 @@ liteattention_rocm.attention = sdpa
     run_arm("liteattention_rocm", tmp_path, model, prelude)
     _, folder, _ = comparison
     assert np.array_equal(
-        metrics.read_frames(tmp_path / "frames"), metrics.read_frames(folder / "torch_sdpa" / "frames")
+        metrics.read_frames(tmp_path / "frames"),
+        metrics.read_frames(videos(folder, "torch_sdpa") / "frames"),
     )
-    assert np.array_equal(np.load(tmp_path / "latents.npy"), np.load(folder / "torch_sdpa" / "latents.npy"))
+    theirs = np.load(videos(folder, "torch_sdpa") / "latents.npy")
+    assert np.array_equal(np.load(tmp_path / "latents.npy"), theirs)
 
 
 def test_aiters_code_object_serves_its_arm_near_ours(comparison, aiter, tmp_path, model):
@@ -143,7 +188,7 @@ def test_aiters_code_object_serves_its_arm_near_ours(comparison, aiter, tmp_path
     assert calls(arm, "self")["calls"] == calls(arm, "cross")["calls"] == CALLS_PER_ROLE
     assert sum(counts["launches"] for counts in arm["kernels"].values()) == 2 * CALLS_PER_ROLE
     _, folder, _ = comparison
-    ours = metrics.read_frames(folder / "liteattention_rocm" / "frames")
+    ours = metrics.read_frames(videos(folder, "liteattention_rocm") / "frames")
     assert metrics.psnr(metrics.read_frames(tmp_path / "frames"), ours) > 35
 
 
@@ -184,6 +229,46 @@ def test_structured_models_video_with_skipping(tmp_path):
     assert np.array_equal(latents[0][0], latents[1][0])  # the exact first step
     apart = metrics.compare_latents(*latents)
     assert 0 < apart["rmse"][1] <= apart["rmse"][2] < 0.1 and apart["cosine"][2] > 0.999
+
+
+@pytest.mark.full
+def test_interrupted_by_the_keyboard_it_goes_on_where_it_stopped(tmp_path, model):
+    options = [f"--{name}={value}" for name, value in REQUEST.items()]
+    command = [
+        *(sys.executable, "-m", "e2e.compare", f"--model={model}", f"--model-id={tiny_wan.MODEL_ID}"),
+        *("--arms=torch_sdpa,liteattention_rocm", "--jobs=1", f"--output={tmp_path}", *options),
+    ]
+    first = tmp_path / "torch_sdpa" / "round-1"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while process.poll() is None and not list(tmp_path.glob("liteattention_rocm/round-1/job.json")):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
+    assert process.returncode == 130 and "the same command goes on from here" in output
+    assert not (tmp_path / "report.json").exists()
+    (result,) = first.glob("*/arm.json")
+    made = result.stat().st_mtime_ns
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert "torch_sdpa: kept from the interrupted run" in finished.stdout, finished.stdout[-3000:]
+    assert "liteattention_rocm: done" in finished.stdout and result.stat().st_mtime_ns == made
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [arm["status"] for arm in report["arms"].values()] == ["ok", "ok"]
+
+
+@pytest.mark.full
+def test_rounds_and_requests_in_one_run(tmp_path, model):
+    """Two prompts in two rounds: a process per round, each of which makes both, and the same twice."""
+    options = [f"--{name}={value}" for name, value in REQUEST.items() if name != "seed"]
+    finished = python(
+        *("-m", "e2e.compare", f"--model={model}", f"--model-id={tiny_wan.MODEL_ID}", "--arms=torch_sdpa"),
+        *("--prompts=2", "--seeds=3", "--rounds=2", "--warmup=1", f"--output={tmp_path}", *options),
+    )
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    arm = json.loads((tmp_path / "report.json").read_text())["arms"]["torch_sdpa"]
+    assert arm["repeatable"] is True and len(arm["runs"]) == 4
+    assert arm["timing"]["total_s"]["count"] == 4 and arm["timing"]["step_s"]["count"] == 8
+    assert len({run["digest"] for run in arm["runs"]}) == 2
+    assert len(list(tmp_path.rglob("frames"))) == 2 and len(list(tmp_path.rglob("job.json"))) == 2
 
 
 def test_same_seed_same_model_other_seed_another(tmp_path, model):

@@ -51,6 +51,22 @@ def test_ssim_of_inverted_noise_is_negative():
     assert metrics.ssim(noise, 255 - noise) < -0.5
 
 
+def test_flicker_lowers_the_psnr_of_motion_and_a_constant_offset_does_not():
+    assert metrics.motion_psnr(clip(100), clip(105)) == math.inf
+    flicker = clip(100, frames=4)
+    flicker[1::2] += 4
+    assert metrics.motion_psnr(flicker, clip(100, frames=4)) == pytest.approx(20 * math.log10(255 / 4))
+    assert metrics.compare_frames(flicker, clip(100, frames=4))["motion_psnr_db"] < 40
+    assert metrics.motion_psnr(clip(1, frames=1), clip(9, frames=1)) == math.inf
+
+
+def test_psnr_of_several_clips_is_of_their_mean_error():
+    assert metrics.pooled_psnr([20 * math.log10(255 / 4), None]) == pytest.approx(
+        10 * math.log10(255**2 / (16 / 2))
+    )
+    assert metrics.pooled_psnr([None, None]) is None
+
+
 def test_latents_per_step():
     a = np.stack([np.ones((2, 1, 2, 2)), np.ones((2, 1, 2, 2))]).astype(np.float32)
     b = np.stack([a[0], -3 * a[1]])

@@ -1,10 +1,31 @@
 """The comparison's report, its check against the noise floor, and its command line."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
-from e2e import arms, compare, report, structured_wan
+from e2e import answer, arms, compare, options, quality, report, structured_wan, timings
+
+TIMES = {
+    "basis": "host seconds, simulated on this CPU: not a speed",
+    "total_s": 3.5,
+    "stages_s": {"DenoisingStage": 2.0},
+    "steps_s": [0.5, 1.0, 9.0],
+}
+
+
+def run(number, request, times, memory=2_000_000_000, reads=False):
+    memory = {"bytes": memory, "basis": "host memory of the process"}
+    return {
+        "round": number,
+        "request": request,
+        "times": times,
+        "memory": memory,
+        "digest": "d",
+        "reads_sparsity": reads,
+    }
 
 
 def arm(**changes):
@@ -27,55 +48,61 @@ def arm(**changes):
         "kernels": kernels,
         "instructions": 1200,
         "matrix_instructions": 300,
-        "times": {
-            "basis": "host seconds, simulated on this CPU: not a speed",
-            "total_s": 3.5,
-            "stages_s": {"DenoisingStage": 2.0},
-            "steps_s": [0.5, 1.0, 9.0],
-        },
-        "video": "video.mp4",
-        "frame_folder": "frames",
+        "times": TIMES,
+        "sparsity": None,
+        "repeatable": None,
+        "runs": [run(0, "r", TIMES), run(1, "r", {**TIMES, "total_s": 4.5})],
+        "requests": {"r": "liteattention_rocm/round-1/r"},
         "log": "x/log.txt",
     }
-    return {**entry, **changes}
+    entry = {**entry, **changes}
+    return {**entry, "timing": timings.summarise(entry)}
 
 
-def pair(a, b, psnr):
-    return {
-        "a": a,
-        "b": b,
-        "noise_floor": {a, b} == {arms.PEER, arms.PEER_RTNE},
+def pair(a, b, psnr, ssim=0.99, perceptual=None):
+    one = {
+        "identical": psnr is None,
         "psnr_db": psnr,
-        "ssim": 0.99,
+        "motion_psnr_db": psnr,
+        "ssim": ssim,
         "largest_pixel_difference": 3,
         "differing_values": 0.5,
-        "latents": {"rmse": [0.1, 0.2]},
+        "worst_frame": {"frame": 1, "psnr_db": psnr, "ssim": ssim},
+        "latents": {"rmse": [0.1, 0.2, 0.3], "cosine": [1.0, 0.9, 0.8]},
+        **({} if perceptual is None else {"perceptual": perceptual}),
     }
+    floor = {a, b} == {arms.PEER, arms.PEER_RTNE}
+    return {"a": a, "b": b, "noise_floor": floor, "requests": {"r": one}, **quality.pool({"r": one})}
 
 
-def full_report(ours=40.0, floor=40.5):
+def full_report(ours=40.0, floor=40.5, **results):
+    results = results or {
+        arms.OURS: arm(),
+        arms.PEER: {"status": "failed", "error": "no | file", "log": "aiter/log.txt"},
+    }
     compared = [pair(arms.OURS, arms.PEER, ours), pair(arms.PEER, arms.PEER_RTNE, floor)]
-    return {
+    written = {
         "simulated": True,
+        "created": "2030-01-01T00:00:00+00:00",
+        "command": "python -m e2e.compare",
+        "versions": {"aiter": "0.1.7"},
+        "settings": {"dit_cpu_offload": False},
         "device": "simulated MI300X (gfx942)",
-        "model": {"description": "tiny"},
-        "request": {
-            "frames": 5,
-            "width": 176,
-            "height": 128,
-            "steps": 3,
-            "guidance": 5.0,
-            "seed": 1,
-            "prompt": "p",
-        },
-        "arms": {
-            arms.OURS: arm(),
-            arms.PEER: {"status": "failed", "error": "no | file", "log": "aiter/log.txt"},
-        },
+        "model": {"description": "tiny <model>"},
+        "request": {"frames": 5, "width": 176, "height": 128, "steps": 3, "guidance": 5.0},
+        "requests": [{"name": "r", "prompt": "p", "seed": 1}],
+        "rounds": 2,
+        "arms": results,
         "pairs": compared,
-        "checks": [report.noise_floor_check(compared)],
+        "metrics_missing": {"lpips": "lpips is not installed"},
+        "gate": quality.gate(compared, results, quality.GATE),
+        "modelled": None,
+        "checks": [quality.noise_floor_check(compared)],
         "skipping": None,
     }
+    written["gains"] = answer.gains(written)
+    written["answer"] = answer.line(written)
+    return written
 
 
 @pytest.mark.parametrize(
@@ -83,7 +110,7 @@ def full_report(ours=40.0, floor=40.5):
     [(40.0, 40.9, True), (40.0, 41.1, False), (None, 40.0, True), (40.0, None, False), (None, None, True)],
 )
 def test_noise_floor_check(ours, floor, passed):
-    check = report.noise_floor_check(
+    check = quality.noise_floor_check(
         [pair(arms.PEER, arms.OURS, ours), pair(arms.PEER_RTNE, arms.PEER, floor)]
     )
     assert check["passed"] is passed
@@ -91,17 +118,17 @@ def test_noise_floor_check(ours, floor, passed):
 
 
 def test_noise_floor_check_needs_all_three_arms():
-    assert report.noise_floor_check([pair(arms.OURS, arms.PEER, 40.0)]) is None
-    assert report.noise_floor_check([pair(arms.PEER, arms.PEER_RTNE, 40.0)]) is None
+    assert quality.noise_floor_check([pair(arms.OURS, arms.PEER, 40.0)]) is None
+    assert quality.noise_floor_check([pair(arms.PEER, arms.PEER_RTNE, 40.0)]) is None
 
 
 def test_pairs_have_ours_and_the_peer_against_every_other_arm_once():
-    found = list(report.pairs(list(arms.DEFAULT)))
+    found = list(quality.pairs(list(arms.DEFAULT)))
     assert len(found) == len({frozenset(pair) for pair in found}) == 5
     assert (arms.OURS, arms.PEER) in found and (arms.PEER, arms.PEER_RTNE) in found
     assert frozenset((arms.PEER_RTNE, arms.SDPA)) not in {frozenset(pair) for pair in found}
-    assert list(report.pairs(["a", "b", "c"])) == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert list(report.pairs([arms.OURS])) == []
+    assert list(quality.pairs(["a", "b", "c"])) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert list(quality.pairs([arms.OURS])) == []
 
 
 def test_report_files(tmp_path):
@@ -111,11 +138,12 @@ def test_report_files(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "simulated on this CPU: not a speed" in text
     assert "4 self [1, 176, 2, 128] x 176 (V strided), 4 cross [1, 176, 2, 128] x 512" in text
-    assert "| liteattention_rocm | 4 + 4 | 8 x attention_forward_rtz | 1,200 | 300 | 1.00 | 3.50 |" in text
+    row = "| liteattention_rocm | 4 + 4 | 8 x attention_forward_rtz | 1,200 | 300 "
+    assert row + "| 1.00 (0.50–9.00) | 4.00 (3.50–4.50) | 2.0 |" in text
     assert "wave-instructions (simulated)" in text
     assert "| aiter / aiter_rtne (noise floor) | 40.50 dB |" in text
     assert "infinite (identical)" in text
-    assert "Failed: no | file. See `aiter/log.txt`." in text
+    assert "failed: no | file (log: aiter/log.txt)" in text
 
 
 def test_terminal_output_names_failures_and_checks():
@@ -145,7 +173,7 @@ def test_kernel_names_are_readable(symbol, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--arms", "ours"], "unknown arm 'ours' (allowed: liteattention_rocm"),
+        (["--arms", "ours"], "unknown arm 'ours' (allowed: all, liteattention_rocm"),
         (["--arms", "aiter,aiter"], "'aiter' is named 2 times"),
         (["--arms", ","], "--arms is empty"),
         (["--arms", "aiter@-6"], "unknown arm 'aiter@-6'"),
@@ -157,32 +185,73 @@ def test_kernel_names_are_readable(symbol, name):
         (["--frames", "16"], "--frames 16 (allowed: 4·n + 1)"),
         (["--frames", "-3"], "--frames -3 (allowed: 4·n + 1)"),
         (["--steps", "0"], "--steps 0 (allowed: 1 or more)"),
+        (["--rounds", "0"], "--rounds 0 (allowed: 1 or more)"),
+        (["--jobs", "0"], "--jobs 0 (allowed: 1 or more)"),
+        (["--warmup", "-1"], "--warmup -1 (allowed: 0 or more)"),
+        (["--warmup-steps", "0"], "--warmup-steps 0 (allowed: 1 or more)"),
+        (["--seeds", "1,x"], "--seeds 1,x (allowed: different integers from 0 on"),
+        (["--seeds", "7,7"], "--seeds 7,7 (allowed: different integers from 0 on"),
+        (["--prompts", "0"], "--prompts 0 (allowed: 1 to 8, or a text file)"),
+        (["--prompts", "nowhere.txt"], "--prompts nowhere.txt: "),
         (["--sglang", "[1]"], "--sglang [1] (allowed: a JSON object)"),
     ],
 )
 def test_bad_options_are_refused_before_anything_runs(capsys, arguments, message):
     with pytest.raises(SystemExit) as stop:
-        compare.parse(arguments)
+        options.parse(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_default_request_has_live_tails_and_a_given_model_its_own():
-    tiny = compare.parse([])
+    tiny = options.parse([])
     tokens = ((tiny.frames - 1) // 4 + 1) * (tiny.height // 16) * (tiny.width // 16)
     assert tokens == 1080 and all(tokens % tile for tile in (16, 32, 64, 128, 256))
-    given = compare.parse(["--model", "somewhere", "--steps", "3"])
+    given = options.parse(["--model", "somewhere", "--steps", "3"])
     assert (given.height, given.width, given.frames, given.steps) == (480, 832, 81, 3)
     assert [arm.name for arm in tiny.arms] == list(arms.DEFAULT)
+    assert [arm.name for arm in given.arms] == list(arms.FULL)
+
+
+def test_every_prompt_with_every_seed(tmp_path):
+    (tmp_path / "prompts.txt").write_text("a cat\n\n  a dog \n")
+    chosen = options.parse([f"--prompts={tmp_path / 'prompts.txt'}", "--seeds=7,9"])
+    assert [(one["name"], one["prompt"], one["seed"]) for one in chosen.requests] == [
+        ("prompt-1-seed-7", "a cat", 7),
+        ("prompt-1-seed-9", "a cat", 9),
+        ("prompt-2-seed-7", "a dog", 7),
+        ("prompt-2-seed-9", "a dog", 9),
+    ]
+    assert options.describe_requests(chosen.requests) == "2 prompts, seeds 7, 9"
+    assert len({one["prompt"] for one in options.parse(["--prompts=8"]).requests}) == 8
+    assert [one["prompt"] for one in options.parse(["--prompt=mine"]).requests] == ["mine"]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(SystemExit):
+        options.parse([f"--prompts={tmp_path / 'empty.txt'}"])
 
 
 def test_structured_model_has_its_own_request_and_arms():
-    options = compare.parse(["--model", "structured", "--sweep=-12, -6.0,-4"])
-    grid = ((options.frames - 1) // 4 + 1, options.height // 16, options.width // 16)
+    chosen = options.parse(["--model", "structured", "--sweep=-12, -6.0,-4"])
+    grid = ((chosen.frames - 1) // 4 + 1, chosen.height // 16, chosen.width // 16)
     assert grid == structured_wan.SIZES["tiny"].grid
-    assert [arm.name for arm in options.arms] == [
+    assert [arm.name for arm in chosen.arms] == [
         *arms.SKIPPING,
         "liteattention_rocm@-12",
         "liteattention_rocm@-4",  # −6 is among the default arms
     ]
-    assert [arm.threshold for arm in options.arms] == [None, -10, -6, None, None, -12, -4]
+    assert [arm.threshold for arm in chosen.arms] == [None, -10, -6, None, None, -12, -4]
+
+
+def test_aiters_version_is_that_of_the_wheel_which_is_unpacked(monkeypatch, tmp_path):
+    tool = Path(__file__).resolve().parent.parent / "tools" / "fetch_aiter.py"
+    spec = importlib.util.spec_from_file_location("fetch_aiter", tool)
+    fetch_aiter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fetch_aiter)
+    assert {
+        fetch_aiter.SHA256["MI300/fwd_hd128_bf16_rtz.co"]: fetch_aiter.REQUIREMENT.replace("==", " ")
+    } == compare.AITER_OBJECTS
+    monkeypatch.setattr(compare, "_version", lambda name: "1.2" if name == "amd-aiter" else None)
+    assert compare.versions()["aiter"] == "1.2" and compare.versions()["sglang"] == "not installed"
+    monkeypatch.setattr(compare, "_version", lambda name: None)
+    monkeypatch.setenv("LITEATTENTION_ROCM_AITER_HSA", str(tmp_path))
+    assert compare.versions()["aiter"] == "not installed"

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from e2e import arms, cpu_host, skipping, structured_wan
-from e2e.plot import Line, Panel, draw, ticks
+from e2e import plot as charts
+from e2e.plot import Line, Panel
 
 cpu_host.prepare()
 
@@ -116,35 +117,42 @@ def test_without_arms_that_skip_there_is_nothing_to_say(results):
     assert skipping.checks(skipping.summarise(results, [])) == []
 
 
+@pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed: e2e/requirements.txt")
 def test_sweep_is_drawn(results, tmp_path):
     from PIL import Image
 
     summary = skipping.summarise(results, compared(ten=44.5, two=30.0))
     assert skipping.plot(summary, tmp_path) == skipping.PLOT
-    picture = np.asarray(Image.open(tmp_path / skipping.PLOT))
-    assert picture.shape[0] == 2 * 330  # shares, and PSNR
+    shares, quality = skipping.chart(summary).axes
+    assert [line.get_label() for line in quality.lines] == ["PSNR to dense, dB", "noise floor, dB"]
+    assert quality.lines[0].get_xydata().tolist() == [[-10, 44.5], [-2, 30]]
+    assert shares.lines[0].get_ydata() == pytest.approx([20, 35])
+    picture = np.asarray(Image.open(tmp_path / skipping.PLOT).convert("L"))
+    assert picture.std() > 10
     del summary["arms"]["liteattention_rocm@-2"]
     assert skipping.plot(summary, tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0.0, 77.9), (50.415, 50.593), (-3.0, -3.0), (0.0, 0.0), (1e-4, 3e4)]
-)
-def test_ticks_enclose_the_values(low, high):
-    marks = ticks(low, high)
-    assert marks[0] <= low <= high <= marks[-1] and 2 <= len(marks) <= 8
-    assert np.allclose(np.diff(marks), marks[1] - marks[0])
+@pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed: e2e/requirements.txt")
+def test_charts_hold_what_they_are_given():
+    figure = charts.lines([1, 2, 3], "step", [Panel("y", [Line("a", [1.0, 2.0, 4.0], [0, 1, 3], [2, 3, 5])])])
+    (axes,) = figure.axes
+    assert axes.lines[0].get_ydata().tolist() == [1, 2, 4] and axes.get_ylabel() == "y"
+    assert charts.svg(figure) == charts.svg(figure) and "<svg" in charts.svg(figure)
+    (axes,) = charts.bars("ms", {"one": (1.0, 3.0), "two": (4.0, 4.0)}).axes
+    assert [bar.get_width() for bar in axes.patches] == [2, 4]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["one", "two"]
 
 
-def test_points_lie_where_their_values_say(tmp_path):
-    """The picture of a rising line: its marks go up from left to right by the same step."""
-    from PIL import Image
-
-    draw([-10.0, -8.0, -6.0], "x", [Panel("y", [Line("rises", [0.0, 1.0, 2.0])])], tmp_path / "p.png")
-    pixels = np.asarray(Image.open(tmp_path / "p.png"))
-    blue = np.all(pixels == (0x1F, 0x6F, 0xB4), axis=2)[45:]  # below the line's name
-    rows = {x: np.flatnonzero(blue[:, x]).mean() for x in (75, 402, 730)}
-    assert rows[75] - rows[402] == pytest.approx(rows[402] - rows[730], abs=4) and rows[75] - rows[402] > 80
+def test_sparsity_of_several_requests_is_their_mean(tmp_path):
+    write_dump(tmp_path / "a", [0.0, 0.0, 0.5, 0.3])
+    write_dump(tmp_path / "b", [0.0, 0.0, 0.7, 0.5])
+    merged = skipping.merge([skipping.read(tmp_path / name) for name in "ab"])
+    assert merged["skipped"] == pytest.approx(0.25) and merged["per_step"] == pytest.approx([0, 0.5])
+    assert merged["per_layer"]["blocks.0.attn1"] == pytest.approx(0.3) and len(merged["calls"]) == 8
+    skipping.forget(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        skipping.read(tmp_path / "a")
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ SHAPES = [
 KERNELS = {"forward": (128, 256), "pingpong": (384, 512)}  # query rows and threads of a workgroup
 
 
-def plan(batch, heads, seqlen_q, seqlen_kv, compute_units=304, kernel="forward"):
-    return _C.plan(batch, heads, heads, seqlen_q, seqlen_kv, compute_units, kernel)
+def plan(batch, heads, seqlen_q, seqlen_kv, compute_units=304, kernel="forward", pieces=1):
+    return _C.plan(batch, heads, heads, seqlen_q, seqlen_kv, compute_units, kernel, pieces)
 
 
 @pytest.mark.parametrize("kernel", ["", *KERNELS])
@@ -35,7 +35,13 @@ def test_every_query_row_has_one_workgroup(batch, heads, seqlen_q, seqlen_kv, co
     assert result["block"] == (threads, 1, 1)
     assert result["workgroups"] == tiles * heads * batch
     (launch,) = result["launches"]
-    assert launch == {"grid": result["grid"], "block": result["block"], "first_batch": 0}
+    assert launch == {
+        "kernel": result["kernel"],
+        "grid": result["grid"],
+        "block": result["block"],
+        "first_batch": 0,
+    }
+    assert (result["pieces"], result["split_blocks"], result["workspace_bytes"]) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +140,8 @@ def test_nothing_to_write_is_no_launch(batch, seqlen_q):
         ((1, 4, 4, 1, 0, 304), "seqlen_kv is 0, allowed are 1 to 2147483519"),
         ((1, 4, 4, 1, 2**40, 304), "seqlen_kv is 1099511627776"),
         ((1, 4, 4, 1, 1, 0), "compute_units is 0"),
+        ((1, 4, 4, 1, 1, 304, "", -1), "pieces is -1, allowed are 0 to 2147483647"),
+        ((1, 4, 4, 2**20, 2**20, 304, "forward", 2**14), "pieces is 16384: more than 2.31 work-items"),
         ((2**31 - 1, 65535, 1, 2**31 - 129, 1, 304), "more than 2.63 workgroups"),
     ],
 )

@@ -39,9 +39,10 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(variants_module, "CASES", (EXACT[1], BOUNDED[1]))
 
 
-FORWARD, SKIP, PINGPONG = (
-    variants()[f"attention_{name}_rtz"] for name in ("forward", "skip_forward", "pingpong")
-)
+FORWARD, SKIP, PINGPONG, PINGPONG_SPLIT, SKIP_PINGPONG = SHIPPED = [
+    variants()[f"attention_{name}_rtz"]
+    for name in ("forward", "skip_forward", "pingpong", "pingpong_split", "skip_pingpong")
+]
 
 
 def integers(case: Case, variant: Variant = FORWARD):
@@ -56,7 +57,7 @@ def exact(variant: Variant) -> list[Case]:
     return [case for case in variant.cases if case.kind == "exact"]
 
 
-@pytest.mark.parametrize("variant", [FORWARD, SKIP, PINGPONG], ids=lambda one: one.family)
+@pytest.mark.parametrize("variant", SHIPPED, ids=lambda one: one.family)
 def test_exact_cases_are_exact(variant):
     assert [case.name for case in exact(variant)] == [case.name for case in EXACT]
     for case in exact(variant):
@@ -68,8 +69,10 @@ def test_exact_cases_are_exact(variant):
         least = probabilities.where(probabilities > 0, torch.inf).amin(dim=-1, keepdim=True)
         assert (((probabilities @ v.abs()) / least).max() < 2**24).item()
         maxima = torch.stack([tile.amax(dim=-1) for tile in scores.split(64, dim=-1)])
-        if variant is PINGPONG:
+        if variant in (PINGPONG, SKIP_PINGPONG):
             assert (maxima[0] == 0).all() and (maxima <= 0).all(), "nothing is taken off a maximum of 0"
+        elif variant is PINGPONG_SPLIT:
+            assert (maxima == 0).all(), "nor in any piece, wherever it starts"
         elif len(maxima) > 2 and variant is FORWARD:
             # The maximum moves from one KV tile to another, so that earlier sums are rescaled.
             assert (maxima[0] < maxima[1:].amax(dim=0)).double().mean() > 0.1
@@ -105,9 +108,11 @@ def test_lists_are_ordered_as_they_should_be(monkeypatch):
     order, given = variants()["attention_skip_order"], []
     skip_order = torch.ops.liteattention_rocm.skip_order
     monkeypatch.setattr(
-        torch.ops.liteattention_rocm, "skip_order", lambda listed: given.append(listed) or skip_order(listed)
+        torch.ops.liteattention_rocm,
+        "skip_order",
+        lambda listed, merged: given.append(listed) or skip_order(listed, merged),
     )
-    counts, tiles = order.execute(order.cases[0], CPU).others
+    counts, tiles, *_ = order.execute(order.cases[0], CPU).others
     bits = np.unpackbits(given[0].numpy().view(np.uint8), axis=-1).sum(axis=-1)
     assert np.array_equal(counts.numpy(), bits) and len(np.unique(bits)) > 10
     ordered = np.take_along_axis(bits.astype(int), tiles.numpy().astype(int), axis=-1)
@@ -116,7 +121,8 @@ def test_lists_are_ordered_as_they_should_be(monkeypatch):
 
 
 def test_rounding_modes_differ_in_exact_cases():
-    for family in ("forward", "pingpong", "skip_forward"):
+    families = ("forward", "pingpong", "aiter_exact", "skip_forward", "skip_pingpong", "forward_split")
+    for family in (*families, "pingpong_split", "merge"):
         entries = [judging.recorded()[f"attention_{family}_{mode}"] for mode in ("rtne", "rtna", "rtz")]
         for case in EXACT:
             assert len({entry[case.name]["sha256"] for entry in entries}) == 3, (family, case.name)
@@ -126,7 +132,12 @@ def test_the_kernel_that_is_named_runs(few_cases):
     for name, variant in variants().items():
         simulator.reset_statistics()
         variant.execute(variant.cases[0], CPU)
-        assert list(simulator.statistics()["kernels"]) == [name]
+        ran = {name}
+        if "split" in name or "merge" in name:
+            mode = variant.rounding
+            splitting = name if "split" in name else f"attention_forward_split_{mode}"
+            ran = {splitting, f"attention_merge_{mode}"}
+        assert set(simulator.statistics()["kernels"]) == ran
 
 
 def test_inputs_never_change():

@@ -1,10 +1,12 @@
 """The attention layers of the SGLang backend, called as SGLang calls them."""
 
+import itertools
 import logging
 
 import pytest
 import torch
 
+from liteattention_rocm import simulator
 from sglang_host import server_args, tiny_model
 
 HEADS, HEAD_DIM = 2, 128
@@ -158,3 +160,204 @@ def test_a_ring_is_dense_and_says_so_once(backend, monkeypatch, caplog):
     expected = layer(backend).dense_forward(q, q, q)
     assert all(torch.equal(out, expected) for out, _ in results)
     assert len([record for record in caplog.records if record.name == backend.__name__]) == 1
+
+
+# Packed sequences
+
+
+LENGTHS = (0, 70, 70, 103, 200)  # the second sequence is empty
+
+
+def packed(dtype=torch.bfloat16, kv_heads=HEADS):
+    q = torch.randn(LENGTHS[-1], HEADS, HEAD_DIM).to(dtype)
+    k, v = torch.randn(2, LENGTHS[-1], kv_heads, HEAD_DIM).to(dtype)
+    return q, k, v
+
+
+def one_by_one(layer, q, k, v):
+    rows = [slice(*pair) for pair in itertools.pairwise(LENGTHS)]
+    return torch.cat([reference(q[None, r], k[None, r], v[None, r], layer.softmax_scale)[0] for r in rows])
+
+
+@pytest.mark.parametrize("kv_heads", [1, HEADS])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_packed_sequences_are_one_launch(backend, kv_heads, dtype):
+    assert backend.LiteAttentionBackend.supports_packed_varlen()
+    ours, call = layer(backend, scale=0.2, num_kv_heads=kv_heads), packed(kv_heads=kv_heads)
+    lengths = {"cu_seqlens": torch.tensor(LENGTHS, dtype=dtype), "max_seqlen": 97}
+    simulator.reset_statistics()
+    out = ours.forward_varlen(*call, **lengths)
+    assert simulator.statistics()["kernels"]["attention_varlen_rtz"]["launches"] == 1
+    wide = [t.repeat_interleave(HEADS // kv_heads, dim=1) for t in call[1:]]
+    expected = one_by_one(ours, call[0], *wide)
+    assert (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < 1e-2
+    assert torch.equal(ours.forward_varlen(*call, **lengths, cu_seqlens_host=LENGTHS), out)
+
+
+def test_padding_may_be_longer_than_the_longest_sequence(backend):
+    """SGLang's packed form of one padded sequence: its rows, then those of the padding."""
+    call, bounds = packed(), (0, 30, 200)
+    lengths = {"cu_seqlens": torch.tensor(bounds, dtype=torch.int32), "max_seqlen": 30}
+    out = layer(backend).forward_varlen(*call, **lengths, cu_seqlens_host=bounds)
+    alone = layer(backend).dense_forward(*(t[None, :30] for t in call))[0]
+    assert torch.allclose(out[:30].float(), alone.float(), atol=2e-2) and out.isfinite().all()
+
+
+@pytest.mark.parametrize("what", ["float16", "causal", "triton"])
+def test_packed_sequences_that_are_not_served_run_in_sdpa(backend, monkeypatch, what):
+    if what == "triton":
+        monkeypatch.setattr(backend.dispatch, "serving", lambda device: backend.dispatch.Triton("sm_90"))
+    call = packed(torch.float16 if what == "float16" else torch.bfloat16)
+    ours = layer(backend, causal=what == "causal")
+    lengths = {"cu_seqlens": torch.tensor(LENGTHS, dtype=torch.int32), "max_seqlen": 97}
+    simulator.reset_statistics()
+    out = ours.forward_varlen(*call, **lengths, cu_seqlens_host=LENGTHS)
+    assert simulator.statistics()["kernels"] == {}
+    assert torch.equal(out, ours.sdpa.forward_varlen(*call, **lengths, cu_seqlens_host=LENGTHS))
+    if what != "causal":
+        expected = one_by_one(ours, *call)
+        assert torch.allclose(out.double(), expected, atol=2e-2)
+
+
+def test_a_layer_that_needs_packed_sequences_gets_our_backend(backend):
+    from sglang.multimodal_gen.runtime.layers.attention import selector
+    from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend import (
+        AttentionRequirements,
+    )
+
+    requirements = AttentionRequirements(packed_varlen=True)
+    chosen = selector.get_attn_backend(HEAD_DIM, torch.bfloat16, attention_requirements=requirements)
+    assert chosen is backend.LiteAttentionBackend
+
+
+# A launch that fails
+
+
+class Aiter:
+    """SGLang's AITER backend, which needs AITER itself, as far as layers use it."""
+
+    class AITerImpl:
+        def __init__(self, num_heads, head_size, softmax_scale, **others):
+            self.made = num_heads, head_size, softmax_scale, others["prefix"]
+
+        def forward(self, query, key, value, attn_metadata=None):
+            assert self.made == (HEADS, HEAD_DIM, HEAD_DIM**-0.5, "blocks.0.attn1.impl")
+            return torch.full_like(query, 5)
+
+        def forward_varlen(self, query, key, value, *, cu_seqlens, max_seqlen, cu_seqlens_host=None):
+            return torch.full_like(query, 6)
+
+
+@pytest.fixture
+def failing(backend, monkeypatch):
+    """The backend, set to fall back; the call after so many fails. Collects what is logged."""
+    from sglang_integration.settings import Settings
+
+    state, lines = {"left": 1, "launches": 0}, []
+
+    def settings():
+        return Settings(fallback=state.get("fallback", "aiter"))
+
+    def launch(*arguments, **options):
+        state["launches"] += 1
+        if state["left"] == 0:
+            raise state.get("error", RuntimeError("hipErrorLaunchFailure: hipModuleLaunchKernel"))
+        state["left"] -= 1
+        return torch.full_like(arguments[0], 1)
+
+    monkeypatch.setattr(backend, "configured_settings", settings)
+    monkeypatch.setattr(backend, "_failures", [])
+    monkeypatch.setattr(backend, "aiter_backend", lambda: Aiter)
+    monkeypatch.setattr(backend.liteattention_rocm, "attention", launch)
+    monkeypatch.setattr(backend.liteattention_rocm, "attention_varlen", launch)
+    monkeypatch.setattr(backend.logger, "error", lambda text, *values: lines.append(text % values))
+    state["lines"] = lines
+    return state
+
+
+def call(layer):
+    q = torch.zeros(1, 4, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    return layer.forward(q, q, q, None).unique().tolist()
+
+
+def call_packed(layer):
+    q = torch.zeros(4, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    bounds = torch.tensor([0, 4], dtype=torch.int32)
+    return layer.forward_varlen(q, q, q, cu_seqlens=bounds, max_seqlen=4).unique().tolist()
+
+
+def test_a_failing_launch_gives_way_to_aiter_where_asked(backend, failing):
+    first, second = layer(backend), layer(backend)
+    assert [call(first), call(first), call(second), call(first)] == [[1], [5], [5], [5]]
+    assert [call_packed(first)] == [[6]]
+    assert failing["launches"] == 2  # ours is not tried again
+    assert failing["lines"] == [
+        "liteattention_rocm gives way to AITER in this process: hipErrorLaunchFailure: hipModuleLaunchKernel"
+    ]
+
+
+def test_without_being_asked_a_failing_launch_is_an_error(backend, failing):
+    failing.update(left=0, fallback="none")
+    for run in (call, call_packed):
+        with pytest.raises(RuntimeError, match="hipErrorLaunchFailure"):
+            run(layer(backend))
+    assert failing["lines"] == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "error"),
+    [
+        (0.2, RuntimeError("hipErrorLaunchFailure")),  # SGLang's AITER backend computes with 1/sqrt(128)
+        (HEAD_DIM**-0.5, torch.OutOfMemoryError("out of memory")),
+        (HEAD_DIM**-0.5, ValueError("q must have 4 dimensions")),
+    ],
+)
+def test_what_aiter_would_not_mend_stays_an_error(backend, failing, scale, error):
+    failing.update(left=0, error=error)
+    with pytest.raises(type(error)):
+        call(layer(backend, scale=scale))
+    assert failing["lines"] == []
+
+
+def test_a_ring_does_not_fall_back(backend, failing):
+    failing.update(left=0)
+    q = torch.zeros(4, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="hipErrorLaunchFailure"):
+        layer(backend).forward_ring_kv_chunk(q, q, q)
+
+
+def test_a_device_that_cannot_run_gives_way_at_selection(backend, failing, monkeypatch):
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum, current_platform
+
+    from sglang_integration import plugin
+
+    def prepare(device, rounding):
+        raise RuntimeError("no kernel passed the self-test")
+
+    monkeypatch.setattr(backend.liteattention_rocm, "prepare", prepare)
+    member, asked = AttentionBackendEnum["LITEATTENTION_ROCM"], []
+
+    def original(platform, selected, head_size, dtype):
+        asked.append(selected)
+        return "path"
+
+    def choose():
+        return plugin.choose_backend(original, current_platform, member, HEAD_DIM, torch.bfloat16)
+
+    assert choose() == "path" and asked == [AttentionBackendEnum.AITER]
+    assert failing["lines"] == [
+        "liteattention_rocm gives way to AITER in this process: no kernel passed the self-test"
+    ]
+    failing["fallback"] = "none"
+    with pytest.raises(ValueError, match="no kernel passed the self-test"):
+        choose()
+
+
+def test_a_fallback_that_is_not_there_is_refused_at_selection(backend, monkeypatch):
+    from sglang_integration.settings import Settings
+
+    monkeypatch.setattr(backend, "configured_settings", lambda: Settings(fallback="aiter"))
+    with pytest.raises(
+        ValueError, match=r"fallback=aiter needs SGLang's AITER backend: No module named 'aiter'"
+    ):
+        backend.check_layer(HEAD_DIM, torch.bfloat16, torch.device("cpu"))

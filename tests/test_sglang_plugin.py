@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 import torch
+import yaml
 
+from e2e import tiny_wan
 from sglang_host import python, server_args, tiny_model
 from sglang_integration import plugin
 
@@ -60,7 +62,8 @@ def test_registering_twice_hooks_once(runtime):
 
     plugin.register()
     hooks = [hook for entries in HookRegistry._hooks.values() for _, hook, _ in entries]
-    assert hooks.count(plugin.choose_backend) == hooks.count(plugin.allow_ring) == 1
+    ours = (plugin.choose_backend, plugin.adjust_arguments, plugin.check_pipeline)
+    assert [hooks.count(hook) for hook in ours] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("cross", [False, True])
@@ -142,25 +145,45 @@ def test_refused_configuration_stops_selection(runtime, model, text):
         runtime.get_attn_backend(128, BF16)
 
 
-def test_config_file_selects_our_backend(runtime, model, tmp_path):
-    from sglang.multimodal_gen.runtime.server_args import ServerArgs
+def written(content, file):
+    """`content` in a JSON file, or by its name in YAML."""
+    file.write_text(json.dumps(content) if file.suffix == ".json" else yaml.safe_dump(content))
+    return str(file)
 
-    file = tmp_path / "config.json"
-    file.write_text(
-        json.dumps(
-            {
-                "model_path": str(model),
-                "attention_backend": "liteattention_rocm",
-                "attention_backend_config": {"rounding": "rtne"},
-                "component_attention_backends": {"transformer.cross": "liteattention_rocm"},
-            }
-        )
-    )
-    arguments = ServerArgs.load_config_file(str(file))
-    args = ServerArgs.from_dict(arguments)
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml", ".yml"])
+def test_config_file_selects_our_backend(runtime, model, tmp_path, suffix):
+    """The file of `--config`, read as the command line reads it; words on the command line win."""
+    from sglang.multimodal_gen.runtime.entrypoints.cli.generate import add_multimodal_gen_generate_args
+    from sglang.multimodal_gen.runtime.server_args import ServerArgs, set_global_server_args
+    from sglang.multimodal_gen.runtime.utils.argparse import FlexibleArgumentParser
+
+    from sglang_integration.settings import configured_settings
+
+    content = {
+        "model_path": str(model),
+        "model_id": tiny_wan.MODEL_ID,
+        "attention_backend": "liteattention_rocm",
+        "attention_backend_config": {"rounding": "rtne", "threshold": -7, "must_do": [0, 64]},
+        "component_attention_backends": {"transformer.cross": "liteattention_rocm"},
+    }
+    file = written(content, tmp_path / f"config{suffix}")
+    parser = add_multimodal_gen_generate_args(FlexibleArgumentParser())
+
+    def parse(*words):
+        words = ["--config", file, *words]
+        args = ServerArgs.from_cli_args(*parser.parse_known_args(words), argv=words)
+        set_global_server_args(args)
+        return args
+
+    args = parse()
     assert args.attention_backend == "liteattention_rocm"
-    assert args.attention_backend_config == {"rounding": "rtne"}
     assert args.component_attention_backend_roles == {"transformer": {"cross": "liteattention_rocm"}}
+    settings = configured_settings()
+    assert (settings.rounding, settings.threshold, settings.must_do) == ("rtne", -7.0, (0, 64))
+    runtime._cached_get_attn_backend.cache_clear()
+    assert runtime.get_attn_backend(128, BF16).get_enum() is member()
+    assert parse("--attention-backend", "torch_sdpa").attention_backend == "torch_sdpa"
 
 
 def test_failure_to_register_is_one_log_line(runtime, monkeypatch, caplog):
@@ -173,8 +196,8 @@ def test_failure_to_register_is_one_log_line(runtime, monkeypatch, caplog):
     records = [record for record in caplog.records if record.name == plugin.__name__]
     assert [record.levelname for record in records] == ["ERROR"]
     assert records[0].getMessage().splitlines() == [
-        "SGLang attention backend liteattention_rocm could not be registered "
-        "(LookupError: no such method in this version); it is built for SGLang 0.5.23"
+        "SGLang attention backend liteattention_rocm is not registered "
+        "(LookupError: no such method in this version); it needs SGLang 0.5.23 or newer"
     ]
 
 
@@ -200,11 +223,13 @@ def test_fresh_process_registers_without_importing_kernels_or_layers():
     assert finished.stdout.splitlines()[-3:] == ["IMPORTED []", "MEMBER True", "HEAVY False False"]
 
 
-def test_switched_off_it_registers_nothing():
+def test_switched_off_its_name_stays():
+    """tests/test_sglang_contracts.py has what it stands for then."""
     finished = python("-c", LOADED, LITEATTENTION_ROCM_DISABLE="1")
     assert finished.returncode == 0, finished.stderr
-    assert "MEMBER False" in finished.stdout
-    assert "LITEATTENTION_ROCM_DISABLE is set" in finished.stderr
+    assert "MEMBER True" in finished.stdout and "HEAVY False False" in finished.stdout
+    said = "LITEATTENTION_ROCM_DISABLE is set: liteattention_rocm stands for SGLang's own choice"
+    assert said in finished.stderr
 
 
 COMMAND_LINE = """
@@ -229,8 +254,6 @@ main()
 )
 def test_component_override_on_the_command_line(model, module, works):
     """SGLang's console script reads overrides before it loads plugins; its module entry point after."""
-    from e2e import tiny_wan
-
     finished = python("-c", COMMAND_LINE.format(module=module, model=str(model), model_id=tiny_wan.MODEL_ID))
     if works:
         assert "BACKENDS {'transformer': {'cross': 'liteattention_rocm'}}" in finished.stdout, finished.stderr

@@ -17,10 +17,12 @@ CONFIG = {
     "revive_every": 4,
     "log": True,
     "dump": "sparsity",
+    "fallback": "aiter",
 }
 PAIRS = (
     "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,"
-    "must_do=0 64 128 200,revive_every=4,log=true,dump=sparsity"
+    "must_do=0 64 128 200,revive_every=4,log=true,dump=sparsity,"
+    "fallback=aiter"
 )
 YAML = """
 rounding: rtne
@@ -32,6 +34,7 @@ must_do: [0, 64, 128, 200]
 revive_every: 4
 log: true
 dump: sparsity
+fallback: aiter
 """
 
 
@@ -76,6 +79,7 @@ def test_every_form_carries_every_type(settings, tmp_path, form):
         revive_every=4,
         log=True,
         dump=found.dump,
+        fallback="aiter",
     )
     assert str(found.dump) == "sparsity" and found.skipping
     assert isinstance(found.threshold, float) and type(found.exact_first_steps) is int

@@ -21,6 +21,33 @@ from simulated_hip import Failed, Hip
 BUNDLE_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 TRIVIAL = 'extern "C" __global__ void store(u32* out) { out[0] = 77; }'
 
+# Loads a code object, runs its kernel `store` and prints what that stored, and where the heap lies.
+LOW_HEAP = r"""
+#include <dlfcn.h>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <vector>
+int main(int, char** argv) {
+  void* library = dlopen(argv[1], RTLD_NOW);
+  if (!library) return std::puts(dlerror()), 1;
+  auto function = [&](const char* name) { return reinterpret_cast<int (*)(...)>(dlsym(library, name)); };
+  std::ifstream file(argv[2], std::ios::binary);
+  std::vector<char> image{std::istreambuf_iterator<char>(file), {}};
+  void *module, *kernel, *out;
+  uint32_t stored = 0;
+  int failed = function("hipModuleLoadData")(&module, image.data());
+  failed |= function("hipModuleGetFunction")(&kernel, module, "store");
+  failed |= function("hipMalloc")(&out, size_t{4});
+  void* parameters[] = {&out};
+  failed |= function("hipModuleLaunchKernel")(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
+  failed |= function("hipMemcpy")(&stored, out, size_t{4}, 2);
+  std::printf("%d %u %p\n", failed, stored, std::malloc(64));
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def hip():
@@ -38,6 +65,18 @@ def store_77(hip, image):
     hip.launch(hip.function(module, "store"), (1, 1, 1), (1, 1, 1), struct.pack("<Q", out))
     hip.hipModuleUnload(module)
     return struct.unpack("<I", hip.download(out, 4))[0] == 77
+
+
+def test_a_heap_below_4_gib(image, tmp_path):
+    """That of an interpreter which is no position-independent executable."""
+    (tmp_path / "store.hsaco").write_bytes(image)
+    source, program = tmp_path / "low_heap.cpp", tmp_path / "low_heap"
+    source.write_text(LOW_HEAP)
+    subprocess.run(["g++", "-no-pie", str(source), "-o", str(program), "-ldl"], check=True)
+    command = [program, simulator.path(), tmp_path / "store.hsaco"]
+    failed, stored, heap = subprocess.run(command, capture_output=True, text=True).stdout.split()
+    assert int(heap, 16) < 1 << 32
+    assert (failed, stored) == ("0", "77")
 
 
 def bundle(entries):

@@ -46,6 +46,7 @@ OTHER_DIFFERENCES = {
 }
 # Numbers of the kernels themselves: registers, LDS, workgroups, and the grid's dimensions.
 OF_THE_KERNELS = {
+    "descriptors: ENABLE_SGPR_WORKGROUP_ID_Y",
     "descriptors: ENABLE_SGPR_WORKGROUP_ID_Z",
     "descriptors: group_segment_fixed_size",
     "descriptors: GRANULATED_WORKITEM_VGPR_COUNT",

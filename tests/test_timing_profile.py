@@ -228,10 +228,12 @@ def test_profile_command(aiter, tmp_path, capsys):
         for result in one["sets"].values():
             assert all(0 <= share <= 1 for share in result["utilisation"].values())
             assert result["clocks_per_tile"] > 0 and 0 < result["sustained_clock_ghz"] <= 2.1
-        assert (
-            one["counters"]["SQ_WAVES"]
-            == one["device"]["workgroups"] * one["resources"]["waves_per_workgroup"]
+        waves_per_workgroup = one["resources"]["waves_per_workgroup"]
+        waves = sum(
+            stage["workgroups"] * (4 if stage["name"] == "merge" else waves_per_workgroup)
+            for stage in one["stages"]
         )
+        assert one["counters"]["SQ_WAVES"] == waves
         mfma = one["counters"]["SQ_INSTS_MFMA"]
         assert 0 < mfma < one["counters"]["SQ_INSTS_VALU"]
         assert len(one["stalls"]) == 12 and one["stalls"][0]["text"]

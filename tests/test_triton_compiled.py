@@ -52,14 +52,37 @@ def test_amd_without_spills(architecture, rounding, options):
     assert "v_mfma" in compiled.asm["amdgcn"]
 
 
-@pytest.mark.parametrize(("rounding", "options"), [("rtne", {}), ("rtz", {"listed": True})], ids=str)
+@pytest.mark.parametrize(
+    ("rounding", "options"),
+    [
+        ("rtne", {}),
+        ("rtne", {"described": "bshd"}),
+        ("rtz", {"described": "bhsd", "listed": True}),
+        pytest.param("rtz", {"listed": True}, marks=full),
+        pytest.param("rtna", {"described": "bhsd"}, marks=full),
+        pytest.param("rtne", {"described": "bshd", "short": True}, marks=full),
+        pytest.param("rtna", {"described": "bshd", "listed": True, "backward": True}, marks=full),
+    ],
+    ids=str,
+)
 def test_nvidia(rounding, options):
-    """PTX with tensor-core products that wait for nothing but their own operands, and an ELF from ptxas."""
-    compiled, _, _ = triton_builds.forward("sm_90", rounding, **options)
+    """PTX with tensor-core products that wait for nothing but their own operands, tiles copied by descriptors
+    where these are given, and an ELF from ptxas."""
+    compiled, _, chosen = triton_builds.forward("sm_90", rounding, **options)
     ptx = compiled.asm["ptx"]
     assert re.search(r"\.target sm_90a", ptx)
     assert "wgmma.mma_async" in ptx and ".local" not in ptx
+    described = "described" in options
+    assert ("cp.async.bulk.tensor" in ptx) == described
+    assert (f".maxnreg {chosen.registers}" in ptx) == bool(described and chosen.registers)
     assert compiled.asm["cubin"].startswith(b"\x7fELF")
+    ttgir = compiled.asm["ttgir"]
+    if described:  # as many tiles as stages are under way
+        assert re.search(rf"memdesc<{chosen.stages}x(1x)?{chosen.kv_rows}x(1x)?128xbf16", ttgir)
+    if options.get("listed"):  # and no copy waits for its tile's place, which an earlier round has loaded
+        round_, _, _ = ttgir[ttgir.index("scf.for") :].partition("scf.yield")
+        (place,) = re.findall(r"(%\S+) = tt\.load .*ptr<i32>", round_)
+        assert f"arith.muli {place}," not in round_ and f"arith.extsi {place} " not in round_
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +158,7 @@ def test_accesses_outside_the_tensors_are_refused(gfx942):
     arguments["k"] = arguments["k"][:, :90].clone()
     from simulated_hip import Failed
 
-    with pytest.raises(Failed, match="kernel forward"):
+    with pytest.raises(Failed, match="kernel attention_forward"):
         getattr(gfx942, name)(**arguments)
 
 

@@ -10,6 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from liteattention_rocm import arguments
 from liteattention_rocm.lite import lists
 from liteattention_rocm.triton import attention, kernels
 
@@ -36,6 +37,10 @@ def _compile(kernel, architecture: str, constants: dict, options: dict):
         kind = name.split("_")[0]
         if name in constants:
             signature[name] = "constexpr"
+        elif name in ("key", "value") and constants.get("DESCRIBED"):
+            block = [1, 1, 1, arguments.HEAD_DIM]
+            block[arguments.LAYOUTS[constants["DESCRIBED"]][2]] = constants["WIDE"]
+            signature[name] = f"tensordesc<bf16{block}>"
         elif name in FLOATS:
             signature[name] = "fp32"
         elif name in POINTERS or name in ("indices", "counts", "votes", "read_list", "write_list"):
@@ -53,15 +58,29 @@ def _compile(kernel, architecture: str, constants: dict, options: dict):
 
 
 @functools.cache
-def forward(architecture: str, rounding="rtne", *, listed=False, backward=False, short=False, negative=False):
-    """(compiled kernel, types of its arguments by name, configuration)."""
+def forward(
+    architecture: str,
+    rounding="rtne",
+    *,
+    listed=False,
+    backward=False,
+    short=False,
+    negative=False,
+    described="",
+):
+    """(compiled kernel, types of its arguments by name, configuration).
+
+    described: layout of keys and values where tensor descriptors give them.
+    """
     chosen = attention.configuration(architecture, 1 if short else 1 << 20, listed)
     constants = {
         "ROUNDING": rounding, "NEGATIVE": negative, "LSE": True, "LISTED": listed, "BACKWARD": backward,
-        "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": "",
+        "TALL": chosen.query_rows, "WIDE": chosen.kv_rows, "INTERPRETED": False, "DESCRIBED": described,
         "FUSED": chosen.fused and rounding != "rtz", "TRACE": False,
     }  # fmt: skip
-    return *_compile(kernels.forward, architecture, constants, chosen.options()), chosen
+    return *_compile(
+        kernels.attention_forward, architecture, constants, chosen.options(bool(described))
+    ), chosen
 
 
 @functools.cache

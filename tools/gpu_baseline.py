@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import liteattention_rocm
-from liteattention_rocm import dispatch, reference
+from liteattention_rocm import dispatch, reference, simulator
+from liteattention_rocm.lite import lists
 from liteattention_rocm.rounding import ROUNDINGS
 
 TIMED = ((1, 12, 32760, 32760), (2, 12, 75600, 75600), (1, 12, 32760, 512))
@@ -35,8 +36,11 @@ LENGTHS = (
     (799, 3),
     (1023, 1024),
 )
+VOTED = ((300, 500), (130, 64 * 37 + 5), (1023, 1024), (4096, 1024), (1024, 4096))
+SIMULATED_SCORES = 1 << 19  # a head's, up to which the HIP kernel is simulated too
+VOTE_ROUNDING = 1e-3  # log2 units; scores here reach 100
 
-
+# Query rows, KV rows, warps, stages, descriptors.
 CANDIDATES = (
     (64, 64, 4, 3, False),
     (64, 64, 4, 3, True),
@@ -204,56 +208,102 @@ def configurations() -> list[dict]:
 
 
 def skipping() -> list[dict]:
-    """Time of a launch over lists that leave out a share of the tiles, against the dense one's share."""
-    from liteattention_rocm.triton import attention as launches
+    """Time of a launch over lists that leave out a share of the tiles, against the dense one's share.
 
+    The dense kernel is timed before and after each list, so that both meet the same clocks.
+    """
     batch, heads, seqlen, _ = TIMED[0]
     q, k, v = tensors(batch, heads, seqlen, seqlen)
-    from liteattention_rocm import arguments
-
-    sizes = arguments.check_inputs(q, k, v, "bshd")
-    out, lse = torch.empty_like(q), q.new_empty(0, dtype=torch.float32)
-    tiles, query_tiles = -(-seqlen // 64), -(-seqlen // 128)
-    words = -(-tiles // 32)
-    options = {"layout": "bshd", "scale": 128**-0.5, "rounding": "rtne"}
-    dense, rows = None, []
-    original = launches.configuration
-    for share in SKIPPED:
-        generator = torch.Generator().manual_seed(1)
-        keys = torch.rand((batch, heads, query_tiles, tiles), generator=generator)
-        order = keys.argsort(-1).argsort(-1)
-        kept = order >= round(share * tiles)
-        bits = torch.nn.functional.pad(kept, (0, words * 32 - tiles)).unflatten(-1, (words, 32)).long()
-        value = (bits << torch.arange(32)).sum(-1)
-        read = torch.where(value >= 1 << 31, value - (1 << 32), value).int().cuda()
+    tiles = lists.kv_tiles(seqlen)
+    generator = torch.Generator("cuda").manual_seed(1)
+    keys = torch.rand((batch, heads, lists.query_tiles(seqlen), tiles), generator=generator, device="cuda")
+    order = keys.argsort(-1).argsort(-1)
+    rows = []
+    for rounding, share in itertools.product(("rtne", "rtz"), SKIPPED):
+        read = lists.pack(order >= round(share * tiles))
         write = torch.zeros_like(read)
-
-        def call(read=read, write=write):
-            launches.skip_forward(
-                q, k, v, out, lse, sizes, read, write, threshold=-math.inf, backward=False, **options
-            )
-
-        ms, spread = median_ms(call, 10)
-        same = bool(torch.equal(read, write))
-        if share == 0:
-            # The same tile and the same loop over every tile, and the best configuration of the dense kernel.
-            listed = original(launches.architecture(q.device), seqlen, True)
-            launches.configuration = lambda *_, listed=listed, **__: listed
-            like, _ = median_ms(lambda: launches.forward(q, k, v, out, lse, sizes, **options), 10)
-            launches.configuration = original
-            dense, _ = median_ms(lambda: launches.forward(q, k, v, out, lse, sizes, **options), 10)
-        ideal = dense * (1 - share)
+        dense = functools.partial(liteattention_rocm.attention, q, k, v, rounding=rounding)
+        listed = functools.partial(
+            torch.ops.liteattention_rocm.attention_skip,
+            q, k, v, read, write, threshold=-math.inf, backward=False, rounding=rounding,
+        )  # fmt: skip
+        measured = [(median_ms(dense, 5)[0], median_ms(listed, 7)[0]) for _ in range(2)]
+        measured.append((median_ms(dense, 5)[0], math.nan))
+        dense_ms = statistics.median(pair[0] for pair in measured)
+        ms = statistics.mean(pair[1] for pair in measured[:2])
         rows.append(
             {
+                "rounding": rounding,
                 "skipped": share,
                 "ms": ms,
-                "spread_ms": spread,
-                "dense_ms": dense,
-                "dense_same_tile_ms": like,
-                "ideal_over_this": ideal / ms,
-                "list_unchanged": same,
+                "spread_ms": abs(measured[0][1] - measured[1][1]),
+                "dense_ms": dense_ms,
+                "ideal_over_this": dense_ms * (1 - share) / ms,
+                "pass": bool(torch.equal(read, write)),
             }
         )
+    return rows
+
+
+def local_tensors(heads: int, seqlen_q: int, seqlen_kv: int, step: int):
+    """Attention that is local and drifts by 24 rows a step: scores are sums of cosines of the distance."""
+    generator = torch.Generator("cuda").manual_seed(7)
+    frequency = 2 * math.pi / 600 * 32.0 ** -torch.rand((heads, 64), generator=generator, device="cuda")
+
+    def rotor(rows: int, drift: int):
+        phase = (torch.arange(rows, device="cuda")[:, None, None] + drift) * frequency
+        noise = torch.randn((1, rows, heads, 128), generator=generator, device="cuda")
+        return (torch.cat([phase.cos(), phase.sin()], -1)[None] * 1.7 + 0.3 * noise).to(torch.bfloat16)
+
+    v = torch.randn((1, seqlen_kv, heads, 128), generator=generator, device="cuda").to(torch.bfloat16)
+    return rotor(seqlen_q, 24 * step), rotor(seqlen_kv, 0), v
+
+
+def votes() -> list[dict]:
+    """Four calls each of which reads the list that the one before wrote, against the votes and outputs of the
+    float64 reference; and where the simulator is built, against the HIP kernel's on the same inputs.
+
+    A vote may differ where the deciding row is within rounding of the threshold; any other fails.
+    """
+    from liteattention_rocm.lite.reference import step as expected_step
+
+    rows = []
+    for (seqlen_q, seqlen_kv), threshold in itertools.product(VOTED, (-10.0, -6.0)):
+        row = {"shape": f"4,{seqlen_q}x{seqlen_kv}", "threshold": threshold, "votes": 0, "dropped": 0}
+        row |= {"differ": 0, "beyond_rounding": 0, "rmse": 0.0, "hip_votes": 0, "hip_differ": 0}
+        kept = torch.ones(
+            (1, 4, lists.query_tiles(seqlen_q), lists.kv_tiles(seqlen_kv)), dtype=torch.bool, device="cuda"
+        )
+        for number in range(4):
+            q, k, v = local_tensors(4, seqlen_q, seqlen_kv, number)
+            options = {"threshold": threshold, "backward": number % 2 == 1}
+            rounding = ("rtne", "rtna", "rtz", "rtne")[number]
+            read = lists.pack(kept)
+
+            def launch(*inputs, read=read, tiles=kept.shape[-1], options=options, rounding=rounding):
+                write = torch.zeros_like(read, device=inputs[0].device)
+                out, _ = torch.ops.liteattention_rocm.attention_skip(
+                    *inputs, read.to(inputs[0].device), write, rounding=rounding, **options
+                )
+                return out, lists.unpack(write, tiles)
+
+            out, written = launch(q, k, v)
+            expected = expected_step(q, k, v, kept, **options)
+            different = written != expected.kept
+            row["votes"] += int(kept.sum())
+            row["dropped"] += int(kept.sum() - written.sum())
+            row["differ"] += int(different.sum())
+            row["beyond_rounding"] += int((different & (expected.margin > VOTE_ROUNDING)).sum())
+            row["rmse"] = max(row["rmse"], reference.rmse(out, expected.out))
+            if seqlen_q * seqlen_kv <= SIMULATED_SCORES and simulator.path().exists():
+                _, simulated = launch(*(x.cpu() for x in (q, k, v)))
+                apart = simulated != written.cpu()
+                row["hip_votes"] += int(kept.sum())
+                row["hip_differ"] += int(apart.sum())
+                row["beyond_rounding"] += int((apart & (expected.margin.cpu() > VOTE_ROUNDING)).sum())
+            kept = written
+        row["pass"] = row["beyond_rounding"] == 0 and row["rmse"] < 4e-3 and row["dropped"] > 0
+        rows.append(row)
     return rows
 
 
@@ -280,18 +330,60 @@ def graphs_and_streams() -> list[dict]:
     )
     repeats = [liteattention_rocm.attention(q, k, v, rounding="rtz") for _ in range(20)]
     rows.append({"case": "20 repeats bit-identical", "pass": all(torch.equal(r, eager) for r in repeats)})
+    q, k, v = local_tensors(4, 1000, 777, 0)
+    read = lists.full((1, 4, lists.query_tiles(1000)), lists.kv_tiles(777), "cuda")
+
+    def skip():
+        write = torch.zeros_like(read)
+        return torch.ops.liteattention_rocm.attention_skip(
+            q, k, v, read, write, threshold=-6.0, backward=False, return_lse=True
+        ), write
+
+    (eager, eager_lse), eager_list = skip()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (out, lse), written = skip()
+    for tensor in (out, lse, written):
+        tensor.fill_(-1)
+    graph.replay()
+    torch.cuda.synchronize()
+    same = all(map(torch.equal, (out, lse, written), (eager, eager_lse, eager_list)))
+    rows.append(
+        {
+            "case": "graph replay of a skip-list call: output, LSE and list",
+            "pass": same and not torch.equal(read, written),
+        }
+    )
     return rows
 
 
 def memory() -> list[dict]:
+    """Bytes that a call allocates at its peak, of which the output is what it returns."""
     batch, heads, seqlen, _ = TIMED[0]
     q, k, v = tensors(batch, heads, seqlen, seqlen)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    out = liteattention_rocm.attention(q, k, v)
-    peak = torch.cuda.max_memory_allocated() - before
-    return [{"shape": f"{batch},{heads},{seqlen}", "peak_beyond_inputs": peak, "output": out.numel() * 2}]
+    read = lists.full((batch, heads, lists.query_tiles(seqlen)), lists.kv_tiles(seqlen), "cuda")
+    write = torch.zeros_like(read)
+    rows = []
+    for name, call in {
+        "dense": functools.partial(liteattention_rocm.attention, q, k, v),
+        "skip list": functools.partial(
+            torch.ops.liteattention_rocm.attention_skip, q, k, v, read, write, threshold=-10.0, backward=False
+        ),
+    }.items():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        peak = torch.cuda.max_memory_allocated() - before
+        rows.append(
+            {
+                "case": f"{batch},{heads},{seqlen}, {name}",
+                "peak_beyond_inputs": peak,
+                "output": q.numel() * 2,
+                "lists": read.numel() * 4 * 2,
+            }
+        )
+    return rows
 
 
 def table(title: str, rows: list[dict]) -> str:
@@ -307,9 +399,58 @@ def table(title: str, rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(report: dict) -> list[dict]:
+    """One row a result, of the topics that ran."""
+    rows = []
+
+    def add(what: str, result: str) -> None:
+        rows.append({"what": what, "result": result})
+
+    def passed(topic: str) -> str:
+        return f"{sum(row['pass'] for row in report[topic])} of {len(report[topic])} pass"
+
+    if "correctness" in report:
+        add("outputs and LSE against float64, beside the float32 replica", passed("correctness"))
+    if "edges" in report:
+        add("logits of -1e6, NaN", passed("edges"))
+    if "votes" in report:
+        total = {
+            key: sum(row[key] for row in report["votes"]) for key in report["votes"][0] if "shape" not in key
+        }
+        add(
+            "votes of chained skip-list calls against float64",
+            f"{total['votes']} votes, {total['differ']} differ, {total['beyond_rounding']} beyond rounding",
+        )
+        add(
+            "the same against the HIP kernel, simulated",
+            f"{total['hip_votes']} votes, {total['hip_differ']} differ",
+        )
+    for row in report.get("graphs", ()):
+        add(row["case"], "yes" if row["pass"] else "NO")
+    for row in report.get("memory", ()):
+        add(
+            f"peak memory beyond inputs, {row['case']}",
+            f"{row['peak_beyond_inputs'] / 2**20:.1f} MiB, output {row['output'] / 2**20:.1f} MiB",
+        )
+    for shape in dict.fromkeys(row["shape"] for row in report.get("times", ())):
+        arms = {row["arm"]: row for row in report["times"] if row["shape"] == shape}
+        times = ", ".join(f"{name} {row['ms']:.4g} ms" for name, row in arms.items())
+        shares = ", ".join(
+            f"{row['best_sdpa_over_this']:.2f}" for name, row in arms.items() if name.startswith("ours")
+        )
+        add(f"time, {shape}", f"{times}; best SDPA / ours {shares}")
+    for row in report.get("skipping", ()):
+        add(
+            f"skipping {row['skipped']:.0%}, {row['rounding']}",
+            f"{row['ms']:.2f} ms, ideal / time {row['ideal_over_this']:.2f} (dense {row['dense_ms']:.2f} ms)",
+        )
+    return rows
+
+
 TOPICS = {
     "correctness": correctness,
     "edges": edges,
+    "votes": votes,
     "graphs": graphs_and_streams,
     "memory": memory,
     "skipping": skipping,
@@ -346,6 +487,7 @@ def main() -> int:
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(report, file, indent=1)
+    print(table(f"{report['device']}: summary", summary(report)), flush=True)
     return 1 if failed else 0
 
 

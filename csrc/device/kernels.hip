@@ -2,6 +2,7 @@
 #include "attention.hip"
 #include "merge.hip"
 #include "pingpong.hip"
+#include "pingpong_skip.hip"
 #include "varlen.hip"
 
 #include "aiter_exact.hip"

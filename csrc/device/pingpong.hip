@@ -16,6 +16,8 @@
 //
 // The loop is one asm program, pingpong_loop.inl: 238 of the 256 registers are in use throughout, more than
 // the compiler's allocation of the same code could hold, and each wait is counted. What surrounds it is C++.
+#pragma once
+
 #include "split.hpp"
 
 namespace liteattention_rocm {
@@ -62,6 +64,31 @@ LRA_DEVICE Query load_query(BufferResource buffer, int row, int rows, uint32_t r
     for (int i = 0; i < 4; ++i) query[4 * step + i] = chunk[i];
   }
   return query;
+}
+
+// The outputs and the log-sum-exps of the `rows` rows of a wave that exist.
+template <RoundMode kMode>
+LRA_DEVICE void store_results(const ForwardArguments& arguments, int batch, int head, int64_t first_row,
+                              int rows, const OutputRegisters (&output)[kQueryTilesPerWave],
+                              const float (&maximum)[kQueryTilesPerWave],
+                              const float (&sums)[kQueryTilesPerWave], int lane) {
+  const uint32_t out_row_bytes = arguments.out_strides.row;
+  const BufferResource out_buffer = isa::make_buffer(
+      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
+      span_bytes(rows, out_row_bytes));
+  const int64_t lse_row =
+      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
+  const BufferResource lse_buffer =
+      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
+  for (int q = 0; q < kQueryTilesPerWave; ++q) {
+    const int row = q * kMfma + lane_column(lane);
+    const float sum = sum_over_groups(sums[q], (lane ^ 32) * 4);
+    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
+    const float lse = log_sum_exp(maximum[q], sum, arguments.scale);
+    const bool writes = lane_group(lane) == 0 && row < rows;
+    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
+                          writes ? row * sizeof(float) : kOutOfBounds);
+  }
 }
 
 // Clobbered registers v{n}0 to v{n}9.
@@ -125,7 +152,7 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
         "{v241}"(worker_row * row_bytes + worker % kChunksPerRow * kChunkBytes),
         "{v242}"(4 * lane_group(lane)), "{v243}"(half_swap_address), "{v244}"(worker_row), "{s40}"(row_bytes),
         "{s41}"(row_step * row_bytes), "{s42}"(row_step), "{s44}"(second_group),
-        "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode))
+        "{s45}"(arguments.scale_log2e), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(0)
       : "memory", "vcc", "scc", "s38", "s39", "s46", "s47", "s48", "s49", "s50", "s51", "s52", "s54", "s55",
         "s56", "s57", "s53", "s58", "s59", "s60", "s61", "v245", "v246", "v247", "v144", "v145", "v146",
         "v147", "v148", "v149", V10(15), V10(16), V10(17), V10(18), V10(19), V10(20), V10(21), "v220", "v221",
@@ -140,23 +167,7 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
       return;
     }
   }
-  const uint32_t out_row_bytes = arguments.out_strides.row;
-  const BufferResource out_buffer = isa::make_buffer(
-      head_base(arguments.out, arguments.out_strides, batch, head) + first_row * arguments.out_strides.row,
-      span_bytes(rows, out_row_bytes));
-  const int64_t lse_row =
-      (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.seqlen_q + first_row;
-  const BufferResource lse_buffer =
-      isa::make_buffer(arguments.lse + lse_row, arguments.lse ? rows * sizeof(float) : 0);
-  for (int q = 0; q < kQueryTilesPerWave; ++q) {
-    const int row = q * kMfma + lane_column(lane);
-    const float sum = sum_over_groups(sums[q], half_swap_address);
-    store_output<kMode>(output[q], sum, out_buffer, row < rows ? row * out_row_bytes : kOutOfBounds, lane);
-    const float lse = log_sum_exp(maximum[q], sum, arguments.scale);
-    const bool writes = lane_group(lane) == 0 && row < rows;
-    isa::buffer_store_b32(__builtin_bit_cast(uint32_t, lse), lse_buffer,
-                          writes ? row * sizeof(float) : kOutOfBounds);
-  }
+  store_results<kMode>(arguments, batch, head, first_row, rows, output, maximum, sums, lane);
 }
 
 }  // namespace
@@ -166,16 +177,20 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
                                        amdgpu_waves_per_eu(2, 2))) void
 
-#define LRA_PINGPONG_KERNELS(rounding, mode)                                                                 \
+#define LRA_PINGPONG_FORWARD_KERNEL(rounding, mode)                                                          \
   LRA_PINGPONG_KERNEL attention_pingpong_##rounding(ForwardArguments arguments) {                            \
     pingpong::attention<mode>(arguments, grid_share(arguments));                                             \
-  }                                                                                                          \
+  }
+#define LRA_PINGPONG_SPLIT_KERNEL(rounding, mode)                                                            \
   LRA_PINGPONG_KERNEL attention_pingpong_split_##rounding(SplitArguments arguments) {                        \
     pingpong::attention<mode>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()));            \
   }
 
-LRA_PINGPONG_KERNELS(rtne, RoundMode::kRtne)
-LRA_PINGPONG_KERNELS(rtna, RoundMode::kRtna)
-LRA_PINGPONG_KERNELS(rtz, RoundMode::kRtz)
+LRA_PINGPONG_FORWARD_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_FORWARD_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_PINGPONG_SPLIT_KERNEL(rtne, RoundMode::kRtne)
+LRA_PINGPONG_SPLIT_KERNEL(rtna, RoundMode::kRtna)
+LRA_PINGPONG_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 
 }  // namespace liteattention_rocm

@@ -1,5 +1,6 @@
 R"(
 // The loop of pingpong.hpp, as a program for the assembler: one instance for a kernel, %[mode] its rounding.
+// %[lists] is 1 where the walk and the votes are those of skip lists, see pingpong_skip.hip.
 // All registers are assigned here; pingpong.hpp pins the values that go in and come out.
 
 // ---- registers: v[0:247]
@@ -39,6 +40,31 @@ R"(
 .set LIMIT, 53       // 2^12
 .set RISES, 54       // 3 x 2: the lanes whose maximum rose, by query tile
 .set EXTREME, 60     // 2: lanes with a row whose scores are beyond LIMIT
+
+// ---- scalars of skip lists: s[62:101]. Words are mirrored in a backward walk, so that the next tile is always
+// the lowest bit; votes are not.
+.set LISTS, 62       // 2: the first block's row of the read list
+.set BLOCK, 64       // 2: offset from there of the second and the third block's row
+.set ROW_OF, 66      // 3: of the row of each query tile's block; negative: no such query rows
+.set WRITTEN, 70     // 2: from a read word to the one to be written
+.set TENSOR, 72      // 2: K or V
+.set THRESHOLD, 74
+.set SEQUENCE, 75    // kv rows
+.set MIRROR, 76      // 31 in a backward walk, else 0
+.set WORD, 77        // offset of the open word in its row
+.set WORD_STEP, 78   // 4 or -4
+.set FINAL_WORD, 79  // where the walk ends
+.set TAIL_WORD, 80   // the last word of a row, and the bits in it that stand for tiles
+.set TAIL_MASK, 81
+.set EMPTY, 82       // bits 0 to 2: the query tile's block lists no tile and visits tile 0; 3: any block
+.set BITS, 83        // tiles of the open word that any block lists and that were not taken yet
+.set LIST, 84        // 3: the open word of each query tile's block
+.set QUEUE, 87       // 3: whether each query tile's block lists the tile taken last (bit 0), the one before, ...
+.set KEPT, 90        // 3: votes on tiles of the current tile's word
+.set NEXT, 93        // as REMAINING, of the next tile and the one after it; 0 or less: none
+.set AFTER, 94
+.set BIT, 96         // 3: the current tile's in its word, 0 where it isn't listed
+.set VOTERS, 99      // 3: the lanes of the first 16 whose query row exists
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -170,8 +196,90 @@ R"(
   .irp i, 0, 1, 2, 3
     buffer_load_dwordx4 v[STAGED+4*\i:STAGED+4*\i+3], v[T+\i], s[BUFFER:BUFFER+3], 0 offen
   .endr
-  s_add_u32 s[BUFFER], s[BUFFER], s[TILE_BYTES]
-  s_addc_u32 s[BUFFER+1], s[BUFFER+1], 0
+  .if %[lists] == 0
+    s_add_u32 s[BUFFER], s[BUFFER], s[TILE_BYTES]
+    s_addc_u32 s[BUFFER+1], s[BUFFER+1], 0
+  .endif
+.endm
+
+// Takes the tile that is \behind rows behind the current one, or the next of the lists. With lists, \open,
+// \opened and \taken are labels: the code that opens the next word, and where it comes back to.
+.macro take behind, open, opened, taken
+  .if %[lists]
+    s_cmp_eq_u32 s[BITS], 0
+    s_cbranch_scc1 \open
+\opened:
+    s_ff1_i32_b32 s[TMP], s[BITS]
+    s_bitset0_b32 s[BITS], s[TMP]
+    .irp q, 0, 1, 2
+      s_bitcmp1_b32 s[LIST+\q], s[TMP]
+      s_addc_u32 s[QUEUE+\q], s[QUEUE+\q], s[QUEUE+\q]
+    .endr
+    s_xor_b32 s[TMP], s[TMP], s[MIRROR]
+    s_lshl_b32 s[ROWS], s[WORD], 3  // 32 tiles for 4 bytes
+    s_add_u32 s[TMP], s[TMP], s[ROWS]
+    s_mul_i32 s[BUFFER], s[TMP], s[TILE_BYTES]
+    s_mul_hi_u32 s[BUFFER+1], s[TMP], s[TILE_BYTES]
+    s_add_u32 s[BUFFER], s[BUFFER], s[TENSOR]
+    s_addc_u32 s[BUFFER+1], s[BUFFER+1], s[TENSOR+1]
+    s_lshl_b32 s[TMP], s[TMP], 6
+    s_sub_i32 s[AFTER], s[SEQUENCE], s[TMP]
+\taken:
+    s_mov_b32 s[ROWS], s[AFTER]
+  .else
+    s_sub_i32 s[ROWS], s[REMAINING], \behind
+  .endif
+.endm
+
+// Opens words until one has a tile. Behind the last, there is no tile to take.
+.macro open_word open, opened, taken, mirrored, ended
+  .if %[lists]
+\open:
+    s_cmp_eq_u32 s[WORD], s[FINAL_WORD]
+    s_cbranch_scc1 \ended
+    s_add_u32 s[WORD], s[WORD], s[WORD_STEP]
+    s_load_dword s[BITS], s[LISTS:LISTS+1], s[WORD]
+    s_add_u32 s[ROWS], s[WORD], s[BLOCK]
+    s_load_dword s[RISES], s[LISTS:LISTS+1], s[ROWS]
+    s_add_u32 s[TMP], s[WORD], s[BLOCK+1]
+    s_load_dword s[RISES+1], s[LISTS:LISTS+1], s[TMP]
+    .irp q, 0, 1, 2
+      s_max_i32 s[RISES+2], s[ROW_OF+\q], 0
+      s_add_u32 s[RISES+2], s[RISES+2], s[WORD]
+      s_load_dword s[LIST+\q], s[LISTS:LISTS+1], s[RISES+2]
+    .endr
+    s_waitcnt lgkmcnt(0)
+    s_or_b32 s[BITS], s[BITS], s[RISES]
+    s_or_b32 s[BITS], s[BITS], s[RISES+1]
+    s_cmp_eq_u32 s[WORD], 0
+    s_cselect_b32 s[TMP], s[EMPTY], 0
+    .irp q, 0, 1, 2
+      s_bfe_u32 s[ROWS], s[TMP], 0x10000+\q
+      s_or_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
+      s_ashr_i32 s[ROWS], s[ROW_OF+\q], 31
+      s_andn2_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
+    .endr
+    s_lshr_b32 s[TMP], s[TMP], 3
+    s_or_b32 s[BITS], s[BITS], s[TMP]
+    s_cmp_eq_u32 s[WORD], s[TAIL_WORD]
+    s_cselect_b32 s[TMP], s[TAIL_MASK], -1
+    s_and_b32 s[BITS], s[BITS], s[TMP]
+    s_cbranch_scc0 \open
+    s_cmp_eq_u32 s[MIRROR], 0
+    s_cbranch_scc1 \mirrored
+    s_brev_b32 s[BITS], s[BITS]
+    .irp q, 0, 1, 2
+      s_brev_b32 s[LIST+\q], s[LIST+\q]
+    .endr
+\mirrored:
+    s_branch \opened
+\ended:
+    .irp q, 0, 1, 2
+      s_lshl_b32 s[QUEUE+\q], s[QUEUE+\q], 1
+    .endr
+    s_mov_b32 s[AFTER], 0
+    s_branch \taken
+  .endif
 .endm
 
 // Rows beyond the end are out of bounds by index as well: where rows overlap, bytes can't tell them apart.
@@ -228,7 +336,84 @@ R"(
   .endr
 .endm
 
-// The maximum of M and a query row's scores: over the lane, over lanes 16 apart, over lanes 32 apart.
+// The current tile's place among the votes, and where to go if not every query tile visits it.
+.macro listed some
+  .if %[lists]
+    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
+    s_lshr_b32 s[TMP], s[TMP], 6
+    s_lshl_b32 s[TMP], 1, s[TMP]
+    .irp q, 0, 1, 2
+      s_bitcmp1_b32 s[QUEUE+\q], 1
+      s_cselect_b32 s[BIT+\q], s[TMP], 0
+    .endr
+    s_and_b32 s[TMP], s[BIT], s[BIT+1]
+    s_and_b32 s[TMP], s[TMP], s[BIT+2]
+    s_cbranch_scc0 \some
+  .endif
+.endm
+
+// Query tiles that don't visit the tile have scores of -Inf.
+.macro leave_out
+  .irp q, 0, 1, 2
+    s_cmp_lg_u32 s[BIT+\q], 0
+    s_cbranch_scc1 1f
+    .set i, 0
+    .rept 16
+      v_mov_b32 v[S+16*\q+i], 0xff800000
+      .set i, i+1
+    .endr
+1:
+  .endr
+.endm
+
+// A query tile wants the tile unless, for all rows that exist, the tile's maximum X lies more than the
+// threshold below M. A NaN threshold stands for -Inf: every listed tile is wanted.
+.macro vote
+  .if %[lists]
+    .irp q, 0, 1, 2
+      v_sub_f32 v[T+16+\q], v[X+\q], v[M+\q]
+      v_max_f32 v[X+\q], v[X+\q], v[M+\q]
+      v_mul_f32 v[T+16+\q], s[SCALE], v[T+16+\q]
+      v_cmp_nge_f32 vcc, s[THRESHOLD], v[T+16+\q]
+      s_and_b32 s[TMP], vcc_lo, s[VOTERS+\q]
+      s_cselect_b32 s[TMP], s[BIT+\q], 0
+      s_or_b32 s[KEPT+\q], s[KEPT+\q], s[TMP]
+    .endr
+  .endif
+.endm
+
+// Where the walk leaves a word, ORs the votes into the written list: \word if the next tile has another.
+.macro leave_word word
+  .if %[lists]
+    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
+    s_sub_i32 s[ROWS], s[SEQUENCE], s[NEXT]
+    s_xor_b32 s[TMP], s[TMP], s[ROWS]
+    s_lshr_b32 s[TMP], s[TMP], 11
+    s_cbranch_scc1 \word
+  .endif
+.endm
+.macro write_votes
+  s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
+  s_lshr_b32 s[TMP], s[TMP], 11
+  s_lshl_b32 s[TMP], s[TMP], 2
+  s_add_u32 s[BIT], s[LISTS], s[WRITTEN]
+  s_addc_u32 s[BIT+1], s[LISTS+1], s[WRITTEN+1]
+  s_mov_b64 exec, 1
+  .irp q, 0, 1, 2
+    s_cmp_eq_u32 s[KEPT+\q], 0
+    s_cbranch_scc1 1f
+    s_add_u32 s[BIT+2], s[TMP], s[ROW_OF+\q]
+    v_mov_b32 v[T+16], s[BIT+2]
+    v_mov_b32 v[T+17], s[KEPT+\q]
+    global_atomic_or v[T+16], v[T+17], s[BIT:BIT+1]
+    s_mov_b32 s[KEPT+\q], 0
+1:
+  .endr
+  s_mov_b64 exec, -1
+.endm
+
+// The maximum of M and a query row's scores, without M where it votes: over the lane, over lanes 16 apart,
+// over lanes 32 apart.
 .macro lane_maximum
   .irp q, 0, 1, 2
     v_max3_f32 v[X+\q], v[S+16*\q], v[S+16*\q+1], v[S+16*\q+2]
@@ -239,7 +424,11 @@ R"(
     .endr
   .endr
   .irp q, 0, 1, 2
-    v_max3_f32 v[T+16+\q], v[X+\q], v[S+16*\q+15], v[M+\q]
+    .if %[lists]
+      v_max_f32 v[T+16+\q], v[X+\q], v[S+16*\q+15]
+    .else
+      v_max3_f32 v[T+16+\q], v[X+\q], v[S+16*\q+15], v[M+\q]
+    .endif
   .endr
   .irp q, 0, 1, 2
     ds_swizzle_b32 v[X+\q], v[T+16+\q] offset:0x401F
@@ -330,6 +519,13 @@ R"(
 
 // ==== program
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0  // DX10_CLAMP off: a clamped NaN stays NaN
+  .if %[lists]
+    s_mov_b32 s[BITS], 0
+    .irp q, 0, 1, 2
+      s_mov_b32 s[QUEUE+\q], 0
+      s_mov_b32 s[KEPT+\q], 0
+    .endr
+  .endif
   s_mov_b32 s[BUFFER+3], 0x00020000
   s_lshl_b32 s[TILE_BYTES], s[ROW_BYTES], 6
   s_mov_b32 s[ULP], 0x34000000
@@ -354,10 +550,16 @@ R"(
   .endr
 
   // tile 0 into LDS, tile 1 on its way; the second group starts half an iteration later
-  s_mov_b32 s[ROWS], s[REMAINING]
+  take 0, .Lfirst_open%=, .Lfirst_opened%=, .Lfirst_taken%=
+  .if %[lists]
+    s_mov_b32 s[REMAINING], s[AFTER]
+  .endif
   fetch .Lfirst_tail%=, .Lfirst_full%=
   deposit .Lfirst_key%=, .Lfirst_value%=
-  s_sub_i32 s[ROWS], s[REMAINING], 64
+  take 64, .Lsecond_open%=, .Lsecond_opened%=, .Lsecond_taken%=
+  .if %[lists]
+    s_mov_b32 s[NEXT], s[AFTER]
+  .endif
   fetch .Lsecond_tail%=, .Lsecond_full%=
   s_waitcnt lgkmcnt(0)
   s_barrier
@@ -380,14 +582,20 @@ R"(
   s_cmp_lt_i32 s[REMAINING], 64
   s_cbranch_scc1 .Lmask%=
 .Lmasked%=:
+  listed .Lsome%=
+.Llisted%=:
   .p2align 3  // instructions of 8 bytes that straddle a fetch window of 32 take longer
   lane_maximum
-  s_cmp_le_i32 s[REMAINING], 64
+  .if %[lists]
+    s_cmp_le_i32 s[NEXT], 0
+  .else
+    s_cmp_le_i32 s[REMAINING], 64
+  .endif
   s_cbranch_scc1 .Llast_maximum%=
   deposit .Lkey%=, .Lvalue%=
   s_waitcnt lgkmcnt(4)
   half_maximum
-  s_sub_i32 s[ROWS], s[REMAINING], 128
+  take 128, .Lopen%=, .Lopened%=, .Ltaken%=
   fetch .Ltail%=, .Lfull%=
 .Lmaximum%=:
   s_waitcnt lgkmcnt(0)
@@ -395,6 +603,9 @@ R"(
     v_max_f32 v[X+\q], v[X+\q], v[T+16+\q]
     v_cmp_gt_f32 s[RISES+2*\q:RISES+2*\q+1], v[X+\q], v[M+\q]
   .endr
+  vote
+  leave_word .Lwrite%=
+.Lwritten%=:
   s_or_b64 vcc, s[RISES:RISES+1], s[RISES+2:RISES+3]
   s_or_b64 vcc, vcc, s[RISES+4:RISES+5]
   s_cbranch_scc0 .Lsettled%=
@@ -409,9 +620,16 @@ R"(
   .p2align 3
   round_tiles
   read_ahead 0
-  s_sub_i32 s[REMAINING], s[REMAINING], 64
-  s_cmp_le_i32 s[REMAINING], 0
-  s_cbranch_scc1 .Lfinish%=
+  .if %[lists]
+    s_cmp_le_i32 s[NEXT], 0
+    s_cbranch_scc1 .Lfinish%=
+    s_mov_b32 s[REMAINING], s[NEXT]
+    s_mov_b32 s[NEXT], s[AFTER]
+  .else
+    s_sub_i32 s[REMAINING], s[REMAINING], 64
+    s_cmp_le_i32 s[REMAINING], 0
+    s_cbranch_scc1 .Lfinish%=
+  .endif
   s_waitcnt lgkmcnt(4)  // what was deposited is in LDS, the fragments read ahead need not be here
   s_barrier
 
@@ -424,6 +642,9 @@ R"(
   s_branch .Lsoftmax_phase%=
 
 .Lfinish%=:
+  .if %[lists]
+    write_votes
+  .endif
   s_cmp_lg_u32 s[SECOND], 0
   s_cbranch_scc1 .Llast_product%=
   s_barrier  // the one that the second group had at its start
@@ -457,6 +678,17 @@ R"(
 .Lextreme%=:
   extreme_exponents
   s_branch .Lexponents%=
+  open_word .Lfirst_open%=, .Lfirst_opened%=, .Lfirst_taken%=, .Lfirst_mirrored%=, .Lfirst_ended%=
+  open_word .Lsecond_open%=, .Lsecond_opened%=, .Lsecond_taken%=, .Lsecond_mirrored%=, .Lsecond_ended%=
+  open_word .Lopen%=, .Lopened%=, .Ltaken%=, .Lmirrored%=, .Lended%=
+  .if %[lists]
+.Lsome%=:
+    leave_out
+    s_branch .Llisted%=
+.Lwrite%=:
+    write_votes
+    s_branch .Lwritten%=
+  .endif
 .Lend%=:
 .irp name, mma, mma_first, round, round_slot, round_tile, round_tiles, round_behind
   .purgem \name
@@ -465,6 +697,9 @@ R"(
   .purgem \name
 .endr
 .irp name, fetch, fetch_tail, deposit_key, deposit_value, deposit
+  .purgem \name
+.endr
+.irp name, take, open_word, listed, leave_out, vote, leave_word, write_votes
   .purgem \name
 .endr
 .irp name, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities

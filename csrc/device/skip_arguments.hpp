@@ -12,7 +12,7 @@ constexpr int kTilesPerWord = 32;
 struct SkipArguments : ForwardArguments {
   const uint32_t* read_list;  // tiles to visit
   uint32_t* write_list;       // receives the tiles to visit next; holds those that are kept anyway
-  const uint32_t* order;  // [batch, heads, query tiles]: the query tile each workgroup takes; null: its own
+  const uint32_t* order;  // [batch, heads, workgroups]: which query rows each workgroup takes; null: its own
   float threshold;        // in log2 units; NaN stands for −Inf: no score is below it
   int32_t words;          // of a row
   int32_t backward;       // 0 or 1: walk from the last tile to the first
@@ -22,12 +22,14 @@ struct SkipArguments : ForwardArguments {
 // Kernel arguments of attention_skip_order.
 struct OrderArguments {
   const uint32_t* list;
-  uint32_t* counts;  // [batch, heads, query tiles]: tiles listed
-  uint32_t* order;   // [batch, heads, query tiles]: query tiles of a head by falling count
+  uint32_t* counts;  // [batch, heads, groups of query tiles]: tiles that any of a group lists
+  uint32_t* order;   // [batch, heads, groups]: groups of a head by falling count
   int32_t query_tiles;
-  int32_t words;  // of a row
+  int32_t words;   // of a row
+  int32_t merged;  // query tiles of a group, the last one perhaps fewer
+  int32_t reserved;
 };
-// Query tiles that one workgroup orders; further ones form an order of their own behind these.
+// Groups that one workgroup orders; further ones form an order of their own behind these.
 constexpr int kOrderedTiles = 4096;
 
 }  // namespace liteattention_rocm

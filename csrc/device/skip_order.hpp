@@ -1,8 +1,9 @@
-// How much work each query tile has, and the order that starts with the most: what comes last should be
-// short.
+// How much work each workgroup of attention has, and the order that starts with the most: what comes last
+// should be short.
 //
-// A workgroup counts the listed tiles of up to 4096 query tiles of one head, then places each behind all that
-// have more, or as many and a lower number.
+// A workgroup takes `merged` query tiles and visits what any of them lists: 1, or 3 in the out-of-phase
+// kernel. A workgroup here counts that for up to 4096 such groups of one head, then places each behind all
+// that have more, or as many and a lower number.
 #pragma once
 
 #include "isa.hpp"
@@ -15,19 +16,28 @@ LRA_DEVICE void order_by_work(const OrderArguments& arguments) {
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int first = __builtin_amdgcn_workgroup_id_x() * kOrderedTiles;
-  const int rest = arguments.query_tiles - first;
+  const int groups = (arguments.query_tiles + arguments.merged - 1) / arguments.merged;
+  const int rest = groups - first;
   const int tiles = rest < kOrderedTiles ? rest : kOrderedTiles;
-  const int64_t first_row =
-      static_cast<int64_t>(__builtin_amdgcn_workgroup_id_y()) * arguments.query_tiles + first;
+  const int64_t head = __builtin_amdgcn_workgroup_id_y();
+  const int64_t first_group = head * groups + first;
 
   // Up to a multiple of four, what doesn't exist counts 0 and comes behind everything.
   for (int tile = thread; tile < (tiles + 3) / 4 * 4; tile += kThreadsPerWorkgroup) {
     uint32_t count = 0;
     if (tile < tiles) {
-      const uint32_t* row = arguments.list + (first_row + tile) * arguments.words;
-#pragma unroll 1
-      for (int word = 0; word < arguments.words; ++word) count += __builtin_popcount(row[word]);
-      arguments.counts[first_row + tile] = count;
+      const int first_tile = (first + tile) * arguments.merged;
+      const int rows_left = arguments.query_tiles - first_tile;
+      const int rows = rows_left < arguments.merged ? rows_left : arguments.merged;
+      const uint32_t* row = arguments.list + (head * arguments.query_tiles + first_tile) * arguments.words;
+#pragma clang loop vectorize(disable) unroll(disable)
+      for (int word = 0; word < arguments.words; ++word) {
+        uint32_t listed = 0;
+#pragma clang loop vectorize(disable) unroll(disable)
+        for (int i = 0; i < rows; ++i) listed |= row[i * static_cast<int64_t>(arguments.words) + word];
+        count += __builtin_popcount(listed);
+      }
+      arguments.counts[first_group + tile] = count;
     }
     counts[tile] = count;
   }
@@ -40,7 +50,7 @@ LRA_DEVICE void order_by_work(const OrderArguments& arguments) {
       const Dword4 four = *reinterpret_cast<const Dword4*>(&counts[other]);
       for (int i = 0; i < 4; ++i) place += four[i] > count || (four[i] == count && other + i < tile);
     }
-    arguments.order[first_row + place] = first + tile;
+    arguments.order[first_group + place] = first + tile;
   }
 }
 

@@ -25,6 +25,8 @@ constexpr std::array<const char*, 3> kMergeKernels = {"attention_merge_rtne", "a
                                                       "attention_merge_rtz"};
 constexpr std::array<const char*, 3> kSkipKernels = {
     "attention_skip_forward_rtne", "attention_skip_forward_rtna", "attention_skip_forward_rtz"};
+constexpr std::array<const char*, 3> kSkipPingpongKernels = {
+    "attention_skip_pingpong_rtne", "attention_skip_pingpong_rtna", "attention_skip_pingpong_rtz"};
 constexpr std::array<const char*, 3> kVarlenKernels = {"attention_varlen_rtne", "attention_varlen_rtna",
                                                        "attention_varlen_rtz"};
 constexpr const char* kOrderKernel = "attention_skip_order";

@@ -104,6 +104,7 @@ std::unique_ptr<LoadedKernels> load(const HipLibrary& hip, int device, std::stri
     find(kernels->pingpong_split[i], kPingpongSplitKernels[i]);
     find(kernels->merge[i], kMergeKernels[i]);
     find(kernels->skip_forward[i], kSkipKernels[i]);
+    find(kernels->skip_pingpong[i], kSkipPingpongKernels[i]);
     find(kernels->varlen[i], kVarlenKernels[i]);
   }
   find(kernels->skip_order, kOrderKernel);

@@ -25,6 +25,7 @@ struct LoadedKernels {
   std::array<hipFunction_t, kPingpongSplitKernels.size()> pingpong_split;
   std::array<hipFunction_t, kMergeKernels.size()> merge;
   std::array<hipFunction_t, kSkipKernels.size()> skip_forward;
+  std::array<hipFunction_t, kSkipPingpongKernels.size()> skip_pingpong;
   std::array<hipFunction_t, kVarlenKernels.size()> varlen;
   hipFunction_t skip_order;
 };

@@ -100,10 +100,11 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                      int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv, const Strides& query_strides,
                      const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
                      double scale, int rounding, uint64_t stream, uint64_t read_list, uint64_t write_list,
-                     uint64_t order, double threshold, bool backward, bool votes_count) {
+                     uint64_t order, double threshold, bool backward, bool votes_count,
+                     std::string_view kernel) {
   const SkipCall call{forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv,
                                    query_strides, key_strides, value_strides, out_strides, scale, rounding,
-                                   stream),
+                                   stream, kernel),
                       read_list,
                       write_list,
                       order,
@@ -253,11 +254,13 @@ PYBIND11_MODULE(_C, module) {
       py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"),
       py::arg("out_strides"), py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("read_list"),
       py::arg("write_list"), py::arg("order"), py::arg("threshold"), py::arg("backward"),
-      py::arg("votes_count"),
+      py::arg("votes_count"), py::arg("kernel") = "",
       "As forward, but visits the KV tiles of read_list, in order or backward, and ORs into write_list the "
       "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
-      "heads, query tiles], the query tile that each workgroup takes, or 0.");
+      "heads, query tiles], the query tile that each workgroup takes, or 0. "
+      "kernel: forward or empty, or pingpong, whose workgroups take three query tiles: order is then uint32 "
+      "[batch, heads, ceil(query tiles / 3)].");
   module.def(
       "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
@@ -271,16 +274,16 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "skip_order",
       [](int hip, int device, std::string_view arch, int compute_units, uint64_t list, uint64_t counts,
-         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream) {
-        const OrderCall call{heads, query_tiles, words, list, counts, order, stream};
+         uint64_t order, int64_t heads, int64_t query_tiles, int64_t words, uint64_t stream, int64_t merged) {
+        const OrderCall call{heads, query_tiles, words, merged, list, counts, order, stream};
         without_gil([&] { skip_order(hip, device, arch, compute_units, call); });
       },
       py::arg("hip"), py::arg("device"), py::arg("arch"), py::arg("compute_units"), py::arg("list"),
       py::arg("counts"), py::arg("order"), py::arg("heads"), py::arg("query_tiles"), py::arg("words"),
-      py::arg("stream"),
-      "Counts the listed tiles of each row of a skip list, uint32 [heads, query_tiles, words], and orders "
-      "the "
-      "query tiles of each head by falling count. counts, order: uint32 [heads, query_tiles].");
+      py::arg("stream"), py::arg("merged") = 1,
+      "Counts the tiles that any of `merged` consecutive rows of a skip list, uint32 [heads, query_tiles, "
+      "words], lists, and orders these groups of each head by falling count. counts, order: uint32 [heads, "
+      "ceil(query_tiles / merged)].");
   module.def("plan", &py_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"), py::arg("seqlen_q"),
              py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
              py::arg("pieces") = py::none(),
@@ -324,16 +327,13 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "kernel_names",
       [] {
-        std::vector<std::string> names(kForwardKernels.begin(), kForwardKernels.end());
-        names.insert(names.end(), kSkipKernels.begin(), kSkipKernels.end());
+        std::vector<std::string> names;
+        for (const auto* group :
+             {&kForwardKernels, &kForwardSplitKernels, &kSkipKernels, &kMergeKernels, &kPingpongKernels,
+              &kPingpongSplitKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels})
+          names.insert(names.end(), group->begin(), group->end());
         names.push_back(kOrderKernel);
-        for (const auto* more : {&kPingpongKernels, &kVarlenKernels, &kAiterExactKernels,
-                                 &kForwardSplitKernels, &kPingpongSplitKernels, &kMergeKernels})
-          names.insert(names.end(), more->begin(), more->end());
         return names;
       },
-      "Kernels of every code object: the dense ones by rounding, then the skipping ones by rounding, then "
-      "the "
-      "one that orders skip lists, then by rounding the dense ones for large grids, those for packed "
-      "sequences, those with AITER's arithmetic, those of both that split KV, and the merge.");
+      "Kernels of every code object, each family by rounding.");
 }

@@ -23,8 +23,8 @@ constexpr std::array<KernelTraits, 3> kKernelTraits = {{
     {"aiter_exact",
      kQueryRowsPerWorkgroup,
      kThreadsPerWorkgroup,
-     {5500, 5400},
-     KernelTraits::Clocks{7700, 7750}},
+     {4000, 4620},
+     KernelTraits::Clocks{7300, 6340}},
 }};
 
 // A dispatch counts work-items in 32 bits.
@@ -62,7 +62,8 @@ Candidate candidate(const Problem& problem, const DeviceProperties& device, Dens
                                   static_cast<double>(blocks_of_heads) * static_cast<double>(problem.batch),
                                   kv_tiles, device.compute_units)};
   int64_t blocks = 0;
-  if (pieces == 1 || __builtin_mul_overflow(blocks_of_heads, problem.batch, &blocks)) return result;
+  const bool unsplit = pieces == 1 || kernel == DenseKernel::kAiterExact;
+  if (unsplit || __builtin_mul_overflow(blocks_of_heads, problem.batch, &blocks)) return result;
   result.split = pieces == 0 ? cheapest_split(traits, blocks, kv_tiles, device.compute_units)
                              : uniform_split(blocks, kv_tiles, pieces);
   if (result.split) result.clocks = split_clocks(traits, *result.split, kv_tiles, device.compute_units);

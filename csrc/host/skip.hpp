@@ -12,17 +12,19 @@ struct SkipCall {
   uint64_t order;                  // uint32 [batch, heads, query tiles], a permutation in each row; 0: none
   double threshold;                // log2 units, below 0 or +Inf
   bool backward;
-  bool votes_count;  // a wave leaves out of this very call what is negligible for its 32 rows
+  bool votes_count;  // a wave leaves out of this very call what is negligible for its 32 rows; kForward alone
+  // forward.kernel is the schedule: kForward, 128 query rows a workgroup, or kPingpong, 384 rows, for which
+  // `order` is [batch, heads, ceil(query tiles / 3)]; none: kForward.
 };
 
 // As forward() in every other respect.
 void skip_forward(int hip, int device, std::string_view arch, int compute_units, const SkipCall& call);
 
-// Counts the listed tiles of every row of `list`, uint32 [heads, query_tiles, words], and orders the query
-// tiles of each head by falling count; `heads` are those of all batch entries. counts and order: uint32
-// [heads, query_tiles].
+// Counts the tiles that any of `merged` consecutive rows of `list`, uint32 [heads, query_tiles, words],
+// lists, and orders these groups of each head by falling count; `heads` are those of all batch entries.
+// counts and order: uint32 [heads, ceil(query_tiles / merged)].
 struct OrderCall {
-  int64_t heads, query_tiles, words;
+  int64_t heads, query_tiles, words, merged;
   uint64_t list, counts, order;  // device addresses
   uint64_t stream;
 };

@@ -17,10 +17,10 @@ constexpr double kLaunchClocks = 10'000;
 // The merge of a row takes its pieces one after the other: the latency of HBM, and their addition.
 constexpr double kMergeClocksPerPiece = 1'000;
 // A split must be modelled as this much cheaper.
-constexpr double kLeastGain = 0.02;
+constexpr double kLeastGain = 0.01;
 
 constexpr int64_t kMostPieces = 256;
-constexpr int64_t kMostRounds = 8;  // of pieces over the compute units
+constexpr int64_t kMostRounds = 8;  // of pieces over all places for workgroups
 
 int64_t ceil_div(int64_t value, int64_t by) {
   return (value + by - 1) / by;
@@ -78,12 +78,13 @@ std::optional<Split> cheapest_split(const KernelTraits& kernel, int64_t blocks, 
     least = clocks;
     cheapest = split;
   };
-  // The most pieces that so many rounds take; and where one round takes more than that, the least sum of what
-  // shrinks with them and what grows.
-  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) consider(rounds * places / rest);
-  const double best =
-      std::sqrt(static_cast<double>(kv_tiles) * kernel.alone.per_kv_tile / kMergeClocksPerPiece);
-  if (best < static_cast<double>(places) / static_cast<double>(rest)) consider(std::lround(best));
+  // The most pieces that fit so many rounds of one workgroup a compute unit; and where a round takes more
+  // than that, the least sum of what shrinks with them and what grows.
+  const int64_t most_rounds = kMostRounds * (kernel.paired ? 2 : 1);
+  for (int64_t rounds = 1; rounds <= most_rounds; ++rounds) consider(rounds * compute_units / rest);
+  consider(std::min(int64_t{compute_units} / rest,
+                    std::lround(std::sqrt(static_cast<double>(kv_tiles) * kernel.alone.per_kv_tile /
+                                          kMergeClocksPerPiece))));
   return cheapest;
 }
 

@@ -344,7 +344,7 @@ uint64_t Program::constant_row(uint64_t value) {
       row.value[half] = static_cast<uint32_t>(value >> 32 * half);
       for (uint32_t& lane : row.lanes[half]) lane = row.value[half];
     }
-    entry->second = reinterpret_cast<uint64_t>(&row);
+    entry->second = reinterpret_cast<uint64_t>(&row) + kConstantSource;
   }
   return entry->second;
 }

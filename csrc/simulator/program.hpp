@@ -14,6 +14,7 @@
 namespace gfx942 {
 
 constexpr int kLanes = 64;
+constexpr uint64_t kConstantSource = uint64_t{1} << 63;  // see source()
 
 struct Wave;
 struct Step;

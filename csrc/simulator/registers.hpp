@@ -88,9 +88,11 @@ constexpr uint32_t special_offset(unsigned slot) {
   return static_cast<uint32_t>(offsetof(Wave, special)) + slot * 8;
 }
 
-// A pre-decoded source is an offset within the Wave or, from 2^32 on, the address of a constant.
+// A pre-decoded source is an offset within the Wave, or the address of a constant plus kConstantSource. The
+// sum with this base wraps to the address. (An address alone says nothing: where an executable is not
+// position-independent, the heap lies below 2^32.)
 inline const uint32_t* source(const Wave& wave, uint64_t operand) {
-  const uint64_t base = operand >> 32 ? 0 : reinterpret_cast<uint64_t>(&wave);
+  const uint64_t base = operand >> 63 ? kConstantSource : reinterpret_cast<uint64_t>(&wave);
   return reinterpret_cast<const uint32_t*>(base + operand);
 }
 inline uint32_t* destination(Wave& wave, uint32_t offset) {

@@ -163,7 +163,8 @@ def problems_for(kernel: str, chosen=()) -> tuple:
     if kernel.endswith("skip_order"):
         return skip_problems.ORDER_PROBLEMS
     if "skip" in kernel:
-        return tuple(map(skip_problems.as_skip_problem, chosen)) or skip_problems.SKIP_PROBLEMS
+        own = skip_problems.PINGPONG_SKIP_PROBLEMS if "pingpong" in kernel else skip_problems.SKIP_PROBLEMS
+        return tuple(map(skip_problems.as_skip_problem, chosen)) or own
     return tuple(chosen) or (PINGPONG_PROBLEMS if "pingpong" in kernel else PROBLEMS)
 
 

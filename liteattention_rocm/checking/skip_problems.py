@@ -20,6 +20,7 @@ class SkipProblem(problems.Problem):
         threshold: of the votes, log2 units. Leads of normal scores over earlier tiles are about ±1.
         backward, votes_count: as the kernel's arguments.
         ordered: whether workgroups take the query tiles in reverse.
+        gaps: every other query tile lists nothing.
     """
 
     share: float = 0.5
@@ -27,9 +28,10 @@ class SkipProblem(problems.Problem):
     backward: bool = False
     votes_count: bool = False
     ordered: bool = False
+    gaps: bool = False
 
     def __str__(self):
-        marks = [name for name in ("backward", "votes_count", "ordered") if getattr(self, name)]
+        marks = [name for name in ("backward", "votes_count", "ordered", "gaps") if getattr(self, name)]
         return ", ".join([super().__str__(), f"{self.share:.0%} listed", *marks])
 
 
@@ -49,6 +51,18 @@ SKIP_PROBLEMS = (
     SkipProblem(33, 2113, share=0.1, votes_count=True),
 )
 
+# The out-of-phase schedule: query tiles of one workgroup with different lists, with an empty one, and missing
+# ones.
+PINGPONG_SKIP_PROBLEMS = (
+    SkipProblem(20, 85, share=1.0),
+    SkipProblem(1, 3, share=0.0, backward=True),
+    SkipProblem(300, 189, share=0.6, gaps=True),
+    SkipProblem(390, 130, heads=2, kv_heads=1, strided=True, lse=False, ordered=True, share=0.6),
+    SkipProblem(300, 2200, share=0.1, backward=True),
+    SkipProblem(150, 2113, share=0.05, gaps=True, backward=True),
+    SkipProblem(20, 3000, share=0.02),
+)
+
 
 @dataclasses.dataclass
 class SkipOperands(problems.Operands):
@@ -56,7 +70,6 @@ class SkipOperands(problems.Operands):
 
     read_list: torch.Tensor = None
     write_list: torch.Tensor = None
-    order: torch.Tensor = None
     pinned: torch.Tensor = None
 
     @classmethod
@@ -67,15 +80,14 @@ class SkipOperands(problems.Operands):
         shape = (problem.batch, problem.heads, rows, tiles)
         kept = torch.rand(shape, generator=generator) < problem.share
         kept[..., tiles // 2] = True
+        if problem.gaps:
+            kept[:, :, 1::2] = False
         pinned = torch.zeros(shape, dtype=torch.bool)
         pinned[..., tiles - 1] = True
-        order = torch.arange(rows - 1, -1, -1, dtype=torch.int32).expand(shape[:3]).contiguous()
         base = problems.Operands.draw(problem, seed)
         tensors = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
         pinned = lists.pack(pinned)
-        return cls(
-            **tensors, read_list=lists.pack(kept), write_list=pinned.clone(), order=order, pinned=pinned
-        )
+        return cls(**tensors, read_list=lists.pack(kept), write_list=pinned.clone(), pinned=pinned)
 
     def poison(self) -> None:
         super().poison()
@@ -86,14 +98,14 @@ class SkipOperands(problems.Operands):
         """The bits of out, lse and the written list."""
         return (*super().result(), self.write_list.numpy().tobytes())
 
-    def arguments(self) -> bytes:
+    def arguments(self, order: torch.Tensor) -> bytes:
         """SkipArguments of csrc/device/skip_arguments.hpp."""
         problem = self.problem
         return problems.arguments_of(self) + struct.pack(
             "<3Qf3i",
             self.read_list.data_ptr(),
             self.write_list.data_ptr(),
-            self.order.data_ptr() if problem.ordered else 0,
+            order.data_ptr() if problem.ordered else 0,
             problem.threshold,
             self.read_list.shape[-1],
             problem.backward,
@@ -101,18 +113,21 @@ class SkipOperands(problems.Operands):
         )
 
     @contextlib.contextmanager
-    def registered(self):
+    def registered(self, order: torch.Tensor):
+        tensors = {"read_list": self.read_list, "write_list": self.write_list, "order": order}
         with contextlib.ExitStack() as memory:
             memory.enter_context(problems.registered(self))
-            for name in ("read_list", "write_list", "order"):
-                memory.enter_context(simulator.register(getattr(self, name), name, name == "write_list"))
+            for name, tensor in tensors.items():
+                memory.enter_context(simulator.register(tensor, name, name == "write_list"))
             yield
 
     def launch(self, module: simulator.Module, kernel: str) -> tuple[bytes, ...]:
         self.poison()
         batch, heads, rows = self.read_list.shape[:3]
-        with self.registered():
-            module.launch(kernel, (rows, heads, batch), (256, 1, 1), self.arguments())
+        workgroups, threads = (-(-rows // 3), 512) if "pingpong" in kernel else (rows, 256)
+        order = torch.arange(workgroups - 1, -1, -1, dtype=torch.int32).repeat(batch, heads, 1)
+        with self.registered(order):
+            module.launch(kernel, (workgroups, heads, batch), (threads, 1, 1), self.arguments(order))
         return self.result()
 
 
@@ -123,12 +138,19 @@ class OrderProblem:
     heads: int
     query_tiles: int
     words: int
+    merged: int = 1
 
     def __str__(self):
-        return f"{self.heads}x{self.query_tiles} rows of {self.words} words"
+        return f"{self.heads}x{self.query_tiles} rows of {self.words} words, {self.merged} at a time"
 
 
-ORDER_PROBLEMS = (OrderProblem(2, 5, 1), OrderProblem(1, 1, 7), OrderProblem(1, 258, 2))
+ORDER_PROBLEMS = (
+    OrderProblem(2, 5, 1),
+    OrderProblem(1, 1, 7),
+    OrderProblem(1, 258, 2),
+    OrderProblem(2, 8, 2, merged=3),
+    OrderProblem(1, 194, 1, merged=3),
+)
 
 
 @dataclasses.dataclass
@@ -145,7 +167,8 @@ class OrderOperands:
         generator = torch.Generator().manual_seed(seed)
         rows = (problem.heads, problem.query_tiles)
         words = torch.randint(-(2**31), 2**31, (*rows, problem.words), generator=generator).to(torch.int32)
-        operands = cls(problem, words, *(torch.empty(rows, dtype=torch.int32) for _ in range(2)))
+        groups = (problem.heads, -(-problem.query_tiles // problem.merged))
+        operands = cls(problem, words, *(torch.empty(groups, dtype=torch.int32) for _ in range(2)))
         operands.poison()
         return operands
 
@@ -159,13 +182,19 @@ class OrderOperands:
     def launch(self, module: simulator.Module, kernel: str) -> tuple[bytes, bytes]:
         self.poison()
         tensors = (self.list, self.counts, self.order)
+        problem = self.problem
         arguments = struct.pack(
-            "<3Q2i", *(tensor.data_ptr() for tensor in tensors), self.problem.query_tiles, self.problem.words
+            "<3Q4i",
+            *(tensor.data_ptr() for tensor in tensors),
+            problem.query_tiles,
+            problem.words,
+            problem.merged,
+            0,
         )
         with contextlib.ExitStack() as memory:
             for name, tensor in zip(("list", "counts", "order"), tensors, strict=True):
                 memory.enter_context(simulator.register(tensor, name, name != "list"))
-            grid = (-(-self.problem.query_tiles // 4096), self.problem.heads, 1)
+            grid = (-(-self.counts.shape[1] // 4096), problem.heads, 1)
             module.launch(kernel, grid, (256, 1, 1), arguments)
         return self.result()
 

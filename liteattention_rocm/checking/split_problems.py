@@ -94,7 +94,8 @@ class SplitOperands(problems.Operands):
 
 
 def split_problems_for(kernel: str, chosen=()) -> tuple:
-    """What a splitting kernel or the merge is run on: `chosen`, split where there are tiles enough."""
+    """What a splitting kernel or the merge is run on: `chosen`, split where there are tiles enough, or its
+    set."""
     if chosen:
         return tuple(map(as_split_problem, chosen))
     if "merge" in kernel:

@@ -2,11 +2,12 @@
 
 import torch
 
-from .. import arguments, runtime
+from .. import arguments, dispatch, runtime, verdicts
 from ..ops import attention as dense_attention
 from ..rounding import rounding_name
 from . import lists, ops
-from .fallback import Fallback, modelled_break_even
+from .cost import QUERY_TILES_OF, Costs, Listed
+from .fallback import TRITON_BREAK_EVEN, Fallback
 
 DEFAULT_THRESHOLD = -10.0  # log2 units; the default of the CUDA implementation
 
@@ -82,11 +83,13 @@ class LiteAttention:
         self._made_for = None
         self._full_row = None  # of a list that keeps everything
         self._pinned = None  # what must be done in the last call: (bool [KV tiles], its words on the device)
-        self._given = None  # a list that the caller set: (bits, KV tiles)
+        self._given = None  # a list that the caller set: (bits, KV tiles, Listed)
         self._read = 0  # index of the buffer that the next call reads
         self._phase = 1  # of the next call: 1 forward, 0 backward
-        self._order = None  # query tiles by work, for the list that the next call reads
-        self._share = None  # of tiles that the next call skips, perhaps still on its way from the device
+        self._orders = {}  # by kernel: its workgroups by work, for the list that the next call reads
+        self._listed = Listed()  # the latest list of which it is known how much it names
+        self._pending = None  # what the list that the next call reads names, perhaps still on its way
+        self._costs = None  # for the shape at hand
         self._last_was_dense = True
         self._fallback.reset()
 
@@ -149,8 +152,10 @@ class LiteAttention:
         must_skip = _tiles("must_skip_list", must_skip_list, sizes)
         if sizes.empty or not self.enabled:
             return self._dense_call(q, k, v, return_softmax_lse, options)
-        self._prepare(q, sizes, must_do, must_skip)
-        self._observe_share()
+        server = dispatch.serving(q.device)
+        self._prepare(q, sizes, must_do, must_skip, server)
+        kernels = self._permitted(server)
+        self._observe_listed(kernels)
         kind = self._fallback.next_call()
         if kind == "dense":
             return self._dense_call(q, k, v, return_softmax_lse, options)
@@ -161,6 +166,7 @@ class LiteAttention:
             write.zero_()
         else:
             write.copy_(self._pinned_words(must_do).expand_as(write))
+        kernel = self._costs.fastest(self._listed, kernels) if len(kernels) > 1 else kernels[0]
         out, lse = torch.ops.liteattention_rocm.attention_skip(
             q,
             k,
@@ -169,24 +175,42 @@ class LiteAttention:
             write,
             threshold=self.threshold,
             backward=self._phase == 0,
-            votes_count=not self.exact_first_step or (self.skip_within_call and self.step > 0),
-            order=self._order,
+            votes_count=self._votes_count,
+            order=self._orders.get(kernel),
+            kernel=kernel,
             return_lse=return_softmax_lse,
             **options,
         )
-        counts, self._order = torch.ops.liteattention_rocm.skip_order(write)
-        self._share = _Share(counts, lists.kv_tiles(sizes.seqlen_kv))
+        counts = {}
+        for name, merged in QUERY_TILES_OF.items() if self._costs else [("forward", 1)]:
+            counts[name], self._orders[name] = torch.ops.liteattention_rocm.skip_order(write, merged)
+        self._pending = _Pending(counts, lists.kv_tiles(sizes.seqlen_kv))
         self._read, self._phase = 1 - self._read, 1 - self._phase
         self._last_was_dense = False
         self.step += 1
         return (out, lse) if return_softmax_lse else out
+
+    @property
+    def _votes_count(self) -> bool:
+        return not self.exact_first_step or (self.skip_within_call and self.step > 0)
+
+    def _permitted(self, server) -> list[str]:
+        """The schedules that this instance may use; other kernels than HIP's have one."""
+        if server.name != "hip" or not self.exact_first_step or self.skip_within_call:
+            return ["forward"]
+        names = [runtime.forced_family] if runtime.forced_family else list(QUERY_TILES_OF)
+        refused = verdicts.refused(server.target)
+        if not refused:
+            return names
+        passed = [n for n in names if runtime.kernel_symbol(f"skip_{n}", self.rounding) not in refused]
+        return passed or names
 
     def _dense_call(self, q, k, v, return_lse, options):
         self._last_was_dense = True
         self.step += 1
         return dense_attention(q, k, v, return_lse=return_lse, **options)
 
-    def _prepare(self, q, sizes, must_do, must_skip) -> None:
+    def _prepare(self, q, sizes, must_do, must_skip, server) -> None:
         """Makes the lists at the first call and whenever they are for something else; sets what was given."""
         shape, tiles = ops.list_shape(sizes), lists.kv_tiles(sizes.seqlen_kv)
         if self._given is not None and (self._given[0].shape != shape or self._given[1] != tiles):
@@ -209,18 +233,19 @@ class LiteAttention:
             self._lists[self._read] = lists.pack(kept).to(q.device)
             self._full_row = lists.full((), tiles, q.device)
             self._made_for = made_for
-            if self._modelled:
-                compute_units = runtime.target(q.device).compute_units
-                self._fallback.break_even = modelled_break_even(sizes, compute_units)
+            self._listed = Listed(*2 * [kept.float().mean().item()])
+            self._costs = Costs(sizes, server.target.compute_units) if server.name == "hip" else None
+            if self._modelled and server.name == "triton":
+                self._fallback.break_even = TRITON_BREAK_EVEN
         elif self.revive_every and self.step % self.revive_every == 0:
             self._revive()
         if self._given is not None:
-            self._lists[self._read] = self._given[0].to(q.device)
-            self._given, self._order = None, None
+            self._lists[self._read], self._listed = self._given[0].to(q.device), self._given[2]
+            self._given, self._orders, self._pending = None, {}, None
 
     def _revive(self) -> None:
         self._lists[self._read] = self._full_row
-        self._order = None
+        self._orders, self._pending, self._listed = {}, None, Listed()
 
     def _pinned_words(self, must_do):
         """A row of a list on the device, made once: a copy from the host in every call would wait for it."""
@@ -228,11 +253,17 @@ class LiteAttention:
             self._pinned = must_do, lists.pack(must_do).to(self._lists.device)
         return self._pinned[1]
 
-    def _observe_share(self) -> None:
+    def _observe_listed(self, kernels) -> None:
         """Tells the fallback what is known about the list that the next call reads, without waiting."""
-        if self._share is not None and (share := self._share.get(wait=False)) is not None:
-            self._fallback.observe(share)
-            self._share = None
+        if self._pending is None or (listed := self._pending.get()) is None:
+            return
+        self._listed, self._pending = listed, None
+        if not self._modelled or self._costs is None:
+            self._fallback.observe(1.0 - listed.tiles)
+            return
+        kernel = self._costs.fastest(listed, kernels)
+        self._fallback.break_even = self._costs.break_even(kernel)
+        self._fallback.observe(1.0 - listed.visited(kernel))
 
     @property
     def _kv_tiles(self) -> int:
@@ -248,14 +279,15 @@ class LiteAttention:
                 overlap, leave the tiles or run against the walk; names the row.
         """
         if self._given is not None:
-            return lists.to_ranges(*self._given, self._phase)
+            return lists.to_ranges(*self._given[:2], self._phase)
         if self._lists is None:
             return None
         return lists.to_ranges(self._lists[self._read], self._kv_tiles, self._phase)
 
     @read_list.setter
     def read_list(self, ranges) -> None:
-        self._given = lists.from_ranges(ranges, self._phase)
+        bits, tiles = lists.from_ranges(ranges, self._phase)
+        self._given = bits, tiles, _listed_by(bits, tiles)
 
     @property
     def write_list(self):
@@ -286,28 +318,45 @@ class LiteAttention:
         picture.draw(kept, path, title=f"step {self.step}, {100 * self.calc_percentage():.1f} % skipped")
 
 
-class _Share:
-    """The share of tiles that a list leaves out, fetched from the device in the background."""
+class _Pending:
+    """How much a list names, fetched from the device in the background.
+
+    Args:
+        counts: by kernel, the tiles that each of its workgroups visits.
+        kv_tiles: of the sequence.
+    """
 
     def __init__(self, counts, kv_tiles: int):
-        self._tiles = counts.numel() * kv_tiles
-        self._listed, self._ready = counts.sum(), None
-        if counts.is_cuda:
+        self._kernels = list(counts)
+        self._totals = [count.numel() * kv_tiles for count in counts.values()]
+        self._sums, self._ready = torch.stack([count.sum() for count in counts.values()]), None
+        self._known = True
+        if self._sums.is_cuda:
             if torch.cuda.is_current_stream_capturing():
-                self._tiles = 0
+                self._known = False
                 return
-            pinned = torch.empty((), dtype=self._listed.dtype, pin_memory=True)
-            self._listed = pinned.copy_(self._listed, non_blocking=True)
+            pinned = torch.empty(self._sums.shape, dtype=self._sums.dtype, pin_memory=True)
+            self._sums = pinned.copy_(self._sums, non_blocking=True)
             self._ready = torch.cuda.Event()
             self._ready.record()
 
-    def get(self, wait: bool):
-        """The share, or None where it isn't known: not yet, or because a graph was being captured."""
-        if self._tiles == 0 or (self._ready is not None and not wait and not self._ready.query()):
+    def get(self) -> Listed | None:
+        """None where it isn't known: not yet, or because a graph was being captured."""
+        if not self._known or (self._ready is not None and not self._ready.query()):
             return None
-        if self._ready is not None:
-            self._ready.synchronize()
-        return 1.0 - self._listed.item() / self._tiles
+        shares = [n / total for n, total in zip(self._sums.tolist(), self._totals, strict=True)]
+        by_kernel = dict(zip(self._kernels, shares, strict=True))
+        tiles = by_kernel.get("forward", 1.0)
+        return Listed(tiles, by_kernel.get("pingpong", tiles))
+
+
+def _listed_by(bits, kv_tiles: int) -> Listed:
+    """How much a list names: int32 [..., query tiles, words]. Waits for the device."""
+    tiles, unions = (
+        lists.count(lists.union(bits, merged)).double().mean().item() / kv_tiles
+        for merged in QUERY_TILES_OF.values()
+    )
+    return Listed(tiles, unions)
 
 
 def _tiles(name, token_ranges, sizes):

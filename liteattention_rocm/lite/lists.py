@@ -69,6 +69,16 @@ def count(bits: torch.Tensor) -> torch.Tensor:
     return ((x + (x >> 16)) & 0x3F).sum(-1)
 
 
+def union(bits: torch.Tensor, merged: int) -> torch.Tensor:
+    """What any of `merged` consecutive rows lists: int32 [..., rows, words] → [..., groups, words]."""
+    rows = bits.shape[-2]
+    padded = torch.nn.functional.pad(bits, (0, 0, 0, -rows % merged)).unflatten(-2, (-1, merged))
+    result = padded[..., 0, :].clone()
+    for row in range(1, merged):
+        result |= padded[..., row, :]
+    return result
+
+
 def to_ranges(bits: torch.Tensor, tiles: int, phase: int) -> torch.Tensor:
     """int32 [..., words] → the int16 ranges [..., 2 + tiles] of a walk in `phase`; unused entries are 0.
 

@@ -8,6 +8,7 @@ from .. import _C, arguments, dispatch, runtime, verdicts, views
 from ..ops import _new_lse
 from ..rounding import ROUNDINGS
 from . import lists
+from .cost import QUERY_TILES_OF
 
 NAME = "liteattention_rocm::attention_skip"
 
@@ -15,13 +16,13 @@ torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
     "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', "
-    "bool return_lse=False, Tensor? order=None) -> (Tensor out, Tensor lse)",
+    "bool return_lse=False, Tensor? order=None, str kernel='forward') -> (Tensor out, Tensor lse)",
 )
 
 
 ORDER = "liteattention_rocm::skip_order"
 ORDERED_TILES = 4096  # kOrderedTiles of csrc/device/skip_arguments.hpp
-torch.library.define(ORDER, "(Tensor list) -> (Tensor counts, Tensor order)")
+torch.library.define(ORDER, "(Tensor list, int merged=1) -> (Tensor counts, Tensor order)")
 
 
 def check_threshold(threshold) -> float:
@@ -55,15 +56,29 @@ def _check_list(name, tensor, shape, q) -> None:
         raise ValueError(f"{name} must be contiguous, got strides {tensor.stride()}")
 
 
-def _check(q, k, v, read_list, write_list, threshold, scale, layout, rounding, order):
+def check_kernel(kernel) -> None:
+    """ValueError unless it names a schedule."""
+    if kernel not in QUERY_TILES_OF:
+        raise ValueError(f"kernel must be one of {', '.join(QUERY_TILES_OF)}, got {kernel!r}")
+
+
+def groups(query_tiles: int, merged: int) -> int:
+    """Workgroups of a head."""
+    return -(-query_tiles // merged)
+
+
+def _check(q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel):
     rounding, scale = arguments.check_options(layout, rounding, scale)
     threshold = check_threshold(threshold)
     sizes = arguments.check_inputs(q, k, v, layout)
     shape = list_shape(sizes)
     _check_list("read_list", read_list, shape, q)
     _check_list("write_list", write_list, shape, q)
+    check_kernel(kernel)
+    if votes_count and kernel != "forward":
+        raise ValueError(f"votes_count must be False with the kernel {kernel}: its waves take 48 rows")
     if order is not None:
-        _check_list("order", order, shape[:3], q)
+        _check_list("order", order, (*shape[:2], groups(shape[2], QUERY_TILES_OF[kernel])), q)
     return sizes, scale, rounding, threshold
 
 
@@ -83,25 +98,26 @@ def _attention_skip(
     rounding="rtne",
     return_lse=False,
     order=None,
+    kernel="forward",
 ):
     sizes, scale, rounding, threshold = _check(
-        q, k, v, read_list, write_list, threshold, scale, layout, rounding, order
+        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel
     )
     if views.share_memory(read_list, write_list):
         raise ValueError("write_list must not overlap read_list")
-    kernel = dispatch.serving(q.device)
+    server = dispatch.serving(q.device)
     out = q.new_empty(sizes.out_shape(layout))
     lse = _new_lse(q, sizes, return_lse)
     if sizes.empty:
         return out, lse
-    if kernel.name != "hip":
-        kernel.skip_launch(
+    if server.name != "hip":
+        server.skip_launch(
             (q, k, v), out, lse, sizes, read_list, write_list, threshold=threshold, backward=backward,
             layout=layout, scale=scale, rounding=rounding,
         )  # fmt: skip
         return out, lse
-    target = kernel.target
-    verdicts.require(target, runtime.kernel_symbol("skip_forward", rounding))
+    target = server.target
+    verdicts.require(target, runtime.kernel_symbol(f"skip_{kernel}", rounding))
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
@@ -132,6 +148,7 @@ def _attention_skip(
             threshold,
             backward,
             votes_count,
+            kernel,
         )
     return out, lse
 
@@ -152,23 +169,27 @@ def _attention_skip_fake(
     rounding="rtne",
     return_lse=False,
     order=None,
+    kernel="forward",
 ):
-    sizes, *_ = _check(q, k, v, read_list, write_list, threshold, scale, layout, rounding, order)
+    sizes, *_ = _check(
+        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel
+    )
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
 
 
 @torch.library.impl(ORDER, "default")
-def _skip_order(list):
-    """int32 [batch, heads, query tiles, words] → tiles listed by each query tile, and the query tiles of each
-    head by falling count: int32 [batch, heads, query tiles] both."""
-    counts, order = _skip_order_fake(list)
+def _skip_order(list, merged=1):
+    """int32 [batch, heads, query tiles, words] → tiles that any of `merged` consecutive query tiles lists,
+    and these groups of each head by falling count: int32 [batch, heads, groups] both; the last group may be
+    smaller."""
+    counts, order = _skip_order_fake(list, merged)
     batch, heads, query_tiles, words = list.shape
     if counts.numel() == 0:
         return counts, order
     kernel = dispatch.serving(list.device)
     if kernel.name != "hip":
-        counts.copy_(lists.count(list))
-        for first in range(0, query_tiles, ORDERED_TILES):
+        counts.copy_(lists.count(lists.union(list, merged)))
+        for first in range(0, counts.shape[2], ORDERED_TILES):
             part = slice(first, first + ORDERED_TILES)
             order[..., part] = first + counts[..., part].argsort(dim=-1, descending=True, stable=True)
         return counts, order
@@ -189,16 +210,20 @@ def _skip_order(list):
             query_tiles,
             words,
             stream,
+            merged,
         )
     return counts, order
 
 
 @torch.library.register_fake(ORDER)
-def _skip_order_fake(list):
+def _skip_order_fake(list, merged=1):
     if list.dtype != torch.int32:
         raise TypeError(f"list must have dtype torch.int32, got {list.dtype}")
     if list.dim() != 4:
         raise ValueError(
             f"list must have 4 dimensions [batch, heads, query tiles, words], got {tuple(list.shape)}"
         )
-    return list.new_empty(list.shape[:3]), list.new_empty(list.shape[:3])
+    if merged < 1:
+        raise ValueError(f"merged must be at least 1, got {merged}")
+    shape = (*list.shape[:2], groups(list.shape[2], merged))
+    return list.new_empty(shape), list.new_empty(shape)

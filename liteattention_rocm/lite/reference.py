@@ -67,12 +67,12 @@ def step(
     def of_tile(tile):
         return scores[..., tile * lists.KV_ROWS_PER_TILE : (tile + 1) * lists.KV_ROWS_PER_TILE]
 
-    running = torch.full(q.shape[:3], -math.inf, dtype=dtype)
-    started = torch.zeros(visited.shape[:3], dtype=torch.bool)
+    running = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
+    started = torch.zeros_like(visited[..., 0])
     kept = torch.zeros_like(visited)
     used = visits.clone()
     group = torch.arange(rows, device=q.device) // (leaving_out_rows or rows or 1)
-    margin = torch.full(visited.shape, math.inf, dtype=dtype)
+    margin = torch.full(visited.shape, math.inf, dtype=dtype, device=q.device)
     for tile in reversed(range(tiles)) if backward else range(tiles):
         here = visited[..., tile]
         maximum = of_tile(tile).amax(-1)

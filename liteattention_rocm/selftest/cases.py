@@ -13,13 +13,14 @@ addressing.
 import functools
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 HEAD_DIM = 128
 _TILE = HEAD_DIM // 2  # columns of Q that choose a key within a tile; the others choose the tile
 _MOST_SPLITS = 9
+_LEAST_REST = 4  # keys of a part-filled last tile of a level case, exclusive
 _MASK = (1 << 32) - 1
 
 
@@ -32,6 +33,8 @@ class Case:
         fused: k and v lie interleaved in one tensor, as a fused projection leaves them.
         steady: of exact cases: the running maximum of every row is 0 from the first KV tile on, so that a
             kernel may take an ulp off it.
+        level: the same, and every KV tile has that maximum: a kernel may start anywhere. The KV tiles are a
+            power of two.
     """
 
     name: str
@@ -44,11 +47,20 @@ class Case:
     layout: str = "bshd"
     fused: bool = False
     steady: bool = False
+    level: bool = False
 
     @property
     def scale(self) -> float:
         """softmax scale: its product with log2(e) is 1 in float32 for the exact cases."""
         return math.log(2) if self.kind == "exact" else 1 / math.sqrt(HEAD_DIM)
+
+    def levelled(self) -> "Case":
+        """The exact case with fewer KV rows and `level`."""
+        if self.kind != "exact":
+            return self
+        tiles, rest = -(-self.seqlen_kv // _TILE), self.seqlen_kv % _TILE
+        rest = rest if rest > _LEAST_REST else _TILE
+        return replace(self, level=True, seqlen_kv=((1 << tiles.bit_length() - 1) - 1) * _TILE + rest)
 
     def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v, bfloat16, in the case's layout, on the CPU."""
@@ -122,9 +134,22 @@ def _steady_query_row(seqlen_kv: int, rng: random.Random) -> list[int]:
         return places + [e - first - by_tile[0] for e in by_tile] + row[_TILE + tiles :]
 
 
+def _level_query_row(seqlen_kv: int, rng: random.Random) -> list[int]:
+    """As `_query_row`, the largest score of every tile 0: all have the same weight."""
+    tiles = -(-seqlen_kv // _TILE)
+    rest = seqlen_kv - (tiles - 1) * _TILE
+    last = rest < _TILE  # that tile has half of the places' weight, and twice the others' scores
+    while True:
+        places = _query_row(seqlen_kv, rng)[:_TILE]
+        most = max(places[:rest]) + last
+        if max(places) == most or tiles == 1:
+            by_tile = [-most] * (tiles - 1) + [last - most]
+            return places + by_tile + [0] * (HEAD_DIM - _TILE - tiles)
+
+
 def _exact(case: Case):
     rng = random.Random(f"{case.name} {case.seqlen_q} {case.seqlen_kv}".encode())
-    make = _steady_query_row if case.steady else _query_row
+    make = _level_query_row if case.level else _steady_query_row if case.steady else _query_row
     rows = [make(case.seqlen_kv, rng) for _ in range(case.batch * case.seqlen_q * case.heads)]
     q = torch.tensor(rows, dtype=torch.float32)
     q = q.reshape(case.batch, case.seqlen_q, case.heads, HEAD_DIM)

@@ -11,11 +11,15 @@ import torch
 
 from .. import _C, arguments, dispatch, ops, runtime, varlen, verdicts
 from ..lite import lists
+from ..lite.cost import QUERY_TILES_OF
 from .cases import CASES, Case, random_bits
 
 _POISON = 0x7FA5
 _DENSE = re.compile(r"attention_(forward|pingpong|aiter_exact)_(rtne|rtna|rtz)")
-_SKIP = re.compile(r"attention_skip_forward_(rtne|rtna|rtz)")
+_SPLIT = re.compile(r"attention_(forward|pingpong)_split_(rtne|rtna|rtz)")
+_MERGE = re.compile(r"attention_merge_(rtne|rtna|rtz)")
+_PIECES = 3  # in which the splitting kernels take KV
+_SKIP = re.compile(r"attention_(skip_forward|skip_pingpong)_(rtne|rtna|rtz)")
 _VARLEN = re.compile(r"attention_varlen_(rtne|rtna|rtz)")
 _ORDER = "attention_skip_order"
 _THRESHOLD = -2.5  # log2 units; scores of exact cases are integers, none is at it
@@ -40,10 +44,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel.
+    """One kernel. rounding: None where it has none.
 
-    family: "forward", "pingpong", "aiter_exact", "varlen", "skip" or "order".
-    rounding: None where it has none.
+    family: "forward", "pingpong", "forward_split", "pingpong_split", "merge", "aiter_exact", "varlen",
+    "skip_forward", "skip_pingpong" or "order". A splitting kernel runs with the merge behind it, the merge
+    behind the one of 128 rows.
     """
 
     name: str
@@ -54,21 +59,29 @@ class Variant:
     def cases(self) -> tuple[Case, ...]:
         if self.family == "order":
             return (Case("lists", "exact", 1, 1, 1, 1, 1),)
-        if self.family == "pingpong":  # it rounds the running maximum down by an ulp
+        if self.family == "pingpong_split":  # as the others below, in every piece
+            return tuple(case.levelled() for case in CASES)
+        if "pingpong" in self.family:  # it rounds the running maximum down by an ulp
             return tuple(replace(case, steady=case.kind == "exact") for case in CASES)
         return CASES
+
+    @property
+    def skips(self) -> bool:
+        return self.family.startswith("skip_")
 
     def kept(self, case: Case) -> torch.Tensor | None:
         """The KV tiles that a skipping kernel visits, bool [batch, heads, query tiles, KV tiles]; None: all.
 
-        In exact cases every other query tile visits one tile alone, so that row sums stay powers of two.
+        In exact cases every other query tile visits one tile alone, so that row sums stay powers of two:
+        the first one where the maxima must be in it.
         """
-        if self.family != "skip":
+        if not self.skips:
             return None
         shape = case.batch, case.heads, lists.query_tiles(case.seqlen_q), lists.kv_tiles(case.seqlen_kv)
         if case.kind == "exact":
             index = sum(torch.arange(n).reshape(-1, *[1] * (2 - i)) for i, n in enumerate(shape[:3]))
-            one = torch.nn.functional.one_hot(index % shape[3], shape[3]).bool()
+            only = index % shape[3] if self.family == "skip_forward" else torch.zeros_like(index)
+            one = torch.nn.functional.one_hot(only, shape[3]).bool()
             return one | (index % 2 == 0).unsqueeze(-1)
         kept = (random_bits(torch.Size(shape).numel(), seed=9) % 5 < 3).reshape(shape)
         kept[..., 0] |= ~kept.any(dim=-1)
@@ -88,12 +101,13 @@ class Variant:
                 "rounding": self.rounding,
                 "return_lse": True,
             }
-            if self.family == "skip":
+            if self.skips:
                 read = lists.pack(self.kept(case)).to(device)
                 write = torch.zeros_like(read)
                 out, lse = torch.ops.liteattention_rocm.attention_skip(
-                    q, k, v, read, write, threshold=_THRESHOLD, backward=False, **options
-                )
+                    q, k, v, read, write, threshold=_THRESHOLD, backward=False,
+                    kernel=self.family.removeprefix("skip_"), **options,
+                )  # fmt: skip
                 return Result(out.cpu(), lse.cpu(), (write.cpu(),))
             if self.family == "varlen":
                 return _packed(case, q, k, v, options)
@@ -128,25 +142,30 @@ def _order(device: torch.device) -> Result:
     count = torch.Size(_ORDER_LISTS).numel()
     words = random_bits(count, 3) & random_bits(count, 4)
     words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).reshape(_ORDER_LISTS)
-    counts, order = torch.ops.liteattention_rocm.skip_order(words.to(device))
+    results = []
+    for merged in QUERY_TILES_OF.values():
+        results += torch.ops.liteattention_rocm.skip_order(words.to(device), merged)
     nothing = torch.zeros(0)
-    return Result(nothing, nothing, (counts.cpu(), order.cpu()))
+    return Result(nothing, nothing, tuple(result.cpu() for result in results))
 
 
 @contextlib.contextmanager
 def _only(family: str):
     """Makes the product launch HIP kernels, and of the dense ones this family, whatever else would serve."""
-    before = runtime.forced_family, os.environ.get(dispatch.KERNEL_VARIABLE)
+    before = os.environ.get(dispatch.KERNEL_VARIABLE)
+    forced = runtime.forced_family, runtime.forced_pieces
     os.environ[dispatch.KERNEL_VARIABLE] = "hip"
-    if family in runtime.DENSE_FAMILIES:
-        runtime.forced_family = family
+    splits = family == "merge" or family.endswith("_split")
+    dense = "forward" if family == "merge" else family.removesuffix("_split")
+    if dense in runtime.DENSE_FAMILIES:
+        runtime.forced_family, runtime.forced_pieces = dense, _PIECES if splits else 1
     try:
         yield
     finally:
-        runtime.forced_family = before[0]
+        runtime.forced_family, runtime.forced_pieces = forced
         del os.environ[dispatch.KERNEL_VARIABLE]
-        if before[1] is not None:
-            os.environ[dispatch.KERNEL_VARIABLE] = before[1]
+        if before is not None:
+            os.environ[dispatch.KERNEL_VARIABLE] = before
 
 
 def variants() -> dict[str, Variant | None]:
@@ -160,6 +179,10 @@ def _variant(name: str) -> Variant | None:
         return Variant(name, match[1], match[2])
     if match := _VARLEN.fullmatch(name):
         return Variant(name, "varlen", match[1])
+    if match := _SPLIT.fullmatch(name):
+        return Variant(name, f"{match[1]}_split", match[2])
+    if match := _MERGE.fullmatch(name):
+        return Variant(name, "merge", match[1])
     if match := _SKIP.fullmatch(name):
-        return Variant(name, "skip", match[1])
+        return Variant(name, match[1], match[2])
     return Variant(name, "order", None) if name == _ORDER else None

@@ -59,16 +59,18 @@ class Kernel:
     """One kernel: a code object and a rounding mode. `calibrated`: the model is fitted to its times.
 
     source: "ours", whichever of our dense kernels the plan of a shape chooses; "forward" or "pingpong", one
-    of them, unsplit; "aiter_exact", ours with AITER's arithmetic; "skip", the skipping kernel with every
-    tile listed; or "aiter". Of a plan that splits KV:
-    "forward_split" or "pingpong_split", whose traces are whole query blocks. path: of another code object of
-    ours, with the geometry and arguments of the installed one, or of another folder of AITER's; None: the
-    embedded one, and AITER's where `find` looks.
+    of them, unsplit; "aiter_exact", ours with AITER's arithmetic; "skip" or "skip-pingpong", the skipping
+    kernels on their schedules; or "aiter". Of a plan that splits KV: "forward_split" or "pingpong_split",
+    whose traces are whole query blocks. path: of another code object of ours, with the geometry and arguments
+    of the installed one, or of another folder of AITER's; None: the embedded one, and AITER's where `find`
+    looks. listed: share of the KV tiles that a skipping kernel visits, evenly spaced, the same for all query
+    rows.
     """
 
     source: str
     rounding: str
     path: Path | None = None
+    listed: float = 1.0
 
     def planned(self, shape: Shape) -> "Kernel":
         """The kernel that runs for a shape: of source "ours" the one that the plan chooses."""
@@ -104,29 +106,39 @@ class Kernel:
 
     @property
     def _plan_name(self) -> str:
-        # Without a shape, "ours" is the kernel for large grids. "skip" has the geometry of "forward".
+        # Without a shape, "ours" is the kernel for large grids. Skipping kernels have a schedule's geometry.
         family = self.source.removesuffix(_SPLIT).removesuffix(_PIECE)
-        return {"ours": "pingpong", "skip": "forward"}.get(family, family)
+        return {"ours": "pingpong", "skip": "forward", "skip-pingpong": "pingpong"}.get(family, family)
 
     @classmethod
     def parse(cls, text: str) -> "Kernel":
-        """From "ours:rtz" or "aiter:rtz", either with "=PATH".
+        """From "ours:rtz" or "aiter:rtz", either with "=PATH"; "skip:rtz@0.5" lists half of the tiles.
 
         Raises:
-            ValueError: no such kernel, or no such path.
+            ValueError: no such kernel, share or path.
         """
         name, _, path = text.partition("=")
+        name, at, share = name.partition("@")
         if name not in KERNELS:
             raise ValueError(
                 f"kernel must be one of {', '.join(sorted(KERNELS))}, =PATH may follow, got {text!r}"
             )
         if path and not Path(path).exists():
             raise ValueError(f"kernel {name} has the path {path!r}, which does not exist")
-        return cls(KERNELS[name].source, KERNELS[name].rounding, Path(path) if path else None)
+        source, listed = KERNELS[name].source, 1.0
+        if at:
+            listed = float(share) if re.fullmatch(r"0?\.[0-9]{1,6}|1", share) else 0.0
+            if "skip" not in source or not listed:
+                raise ValueError(
+                    "kernel may have @SHARE where it skips, a share of the tiles above 0 and up to 1, got "
+                    f"{text!r}"
+                )
+        return cls(source, KERNELS[name].rounding, Path(path) if path else None, listed)
 
     @property
     def name(self) -> str:
-        return f"{self.source}:{self.rounding}" + (f"={self.path}" if self.path else "")
+        share = "" if self.listed == 1 else f"@{self.listed:g}"
+        return f"{self.source}:{self.rounding}{share}" + (f"={self.path}" if self.path else "")
 
     @property
     def calibrated(self) -> bool:
@@ -283,9 +295,9 @@ def _launch(kernel: Kernel, q, k, v) -> None:
             memory.enter_context(simulator.register(tensor, name, name == "out"))
         plan = _C.plan(1, heads, heads, q.shape[1], k.shape[1], 1, kernel._plan_name)
         symbol, grid = f"attention_{plan['kernel']}_{kernel.rounding}", plan["grid"]
-        if kernel.source == "skip":
-            symbol = f"attention_skip_forward_{kernel.rounding}"
-            packed += _list_arguments(memory, plan)
+        if "skip" in kernel.source:
+            symbol = f"attention_skip_{plan['kernel']}_{kernel.rounding}"
+            packed += _list_arguments(memory, q.shape[1], plan, kernel.listed)
         if kernel.source.endswith((_SPLIT, _PIECE)):
             symbol = f"attention_{plan['kernel']}_split_{kernel.rounding}"
             blocks = math.prod(grid)
@@ -296,14 +308,17 @@ def _launch(kernel: Kernel, q, k, v) -> None:
         simulator.Module(_image(kernel.path)).launch(symbol, grid, plan["block"], packed)
 
 
-def _list_arguments(memory: ExitStack, plan: dict) -> bytes:
-    """What csrc/device/skip_arguments.hpp adds: a list of every tile, walked forward at threshold −10."""
+def _list_arguments(memory: ExitStack, seqlen_q: int, plan: dict, listed: float) -> bytes:
+    """What csrc/device/skip_arguments.hpp adds: lists of a share of the tiles, walked forward at threshold
+    −10."""
     import torch
 
     from ..lite import lists
 
-    query_tiles, heads, batch = plan["grid"]
-    read = lists.full((batch, heads, query_tiles), plan["kv_tiles"])
+    _, heads, batch = plan["grid"]
+    steps = torch.floor(torch.arange(plan["kv_tiles"] + 1, dtype=torch.float64) * listed + 1e-9)
+    kept = steps[1:] > steps[:-1]
+    read = lists.pack(kept).expand(batch, heads, lists.query_tiles(seqlen_q), -1).contiguous()
     write = torch.zeros_like(read)
     for name, tensor in (("read_list", read), ("write_list", write)):
         memory.enter_context(simulator.register(tensor, name, name == "write_list"))
@@ -321,5 +336,5 @@ def _tensor(heads: int, rows: int, used_heads, seed: int):
     return tensor
 
 
-SOURCES = ("ours", "forward", "pingpong", "aiter_exact", "skip", "aiter")
+SOURCES = ("ours", "forward", "pingpong", "aiter_exact", "skip", "skip-pingpong", "aiter")
 KERNELS = {kernel.name: kernel for source in SOURCES for kernel in (Kernel(source, r) for r in ROUNDINGS)}

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,8 +19,17 @@ _FLT_MIN = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True)
 class Configuration:
-    """Query rows of a program, KV rows of a tile, Triton's launch options, whether tiles are copied by tensor
-    descriptors, and whether exponents are fused in rtne and rtna (rtz would show it in every output)."""
+    """How a kernel is compiled and launched.
+
+    Attributes:
+        query_rows: of a program.
+        kv_rows: of a tile.
+        warps, stages: Triton's num_warps and num_stages.
+        descriptors: whether tiles are copied by tensor descriptors, where the tensors' strides allow it.
+        fused: whether exponents are fused in rtne and rtna (rtz would show it in every output).
+        registers: at most so many a thread, for a program more on each multiprocessor; None leaves it to the
+            compiler. Only with descriptors: the addresses that they replace would be spilled.
+    """
 
     query_rows: int
     kv_rows: int
@@ -28,9 +37,12 @@ class Configuration:
     stages: int
     descriptors: bool = False
     fused: bool = False
+    registers: int | None = None
 
-    def options(self) -> dict:
-        return {"num_warps": self.warps, "num_stages": self.stages}
+    def options(self, described: bool = False) -> dict:
+        """Triton's options for a launch with tensor descriptors, or without."""
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options | ({"maxnreg": self.registers} if described and self.registers else {})
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ _CONFIGURATIONS = {
     "sm_90": Configurations(
         long=Configuration(128, 128, 8, 3, descriptors=True),
         short=Configuration(64, 64, 4, 3, descriptors=True),
-        listed=Configuration(64, 64, 4, 3, descriptors=True),
+        listed=Configuration(128, 64, 8, 2, descriptors=True, registers=128),
     ),
     "gfx90a": Configurations(
         long=Configuration(128, 64, 4, 1),
@@ -120,7 +132,7 @@ def _descriptor(tensor, row_dimension: int, kv_rows: int):
 def launch_arguments(
     q, k, v, out, lse, sizes, *, layout, scale, lists=None, threshold=0.0, trace=None
 ) -> dict:
-    """What `kernels.forward` takes at run time, by name, with pointers to k and v.
+    """What `kernels.attention_forward` takes at run time, by name, with pointers to k and v.
 
     lists: indices, counts and votes of a listed walk.
     """
@@ -166,7 +178,7 @@ def _launch(
         for name in ("key", "value"):
             given[name] = _descriptor(given[name], dimensions[2], chosen.kv_rows)
     grid = (-(-sizes.seqlen_q // chosen.query_rows), sizes.heads, sizes.batch)
-    kernels.forward[grid](
+    kernels.attention_forward[grid](
         **given,
         ROUNDING=rounding,
         NEGATIVE=math.copysign(1.0, scale) < 0,
@@ -179,7 +191,7 @@ def _launch(
         FUSED=chosen.fused and rounding != "rtz",
         INTERPRETED=q.device.type == "cpu",
         TRACE=trace is not None,
-        **chosen.options(),
+        **chosen.options(described),
     )
 
 
@@ -198,7 +210,8 @@ def intermediates(q, k, v, out, lse, trace, sizes, *, layout, scale, rounding) -
     trace: float32, laid out as in csrc/device/observed.hip. The kernel is the one that forward launches, with
     stores behind what it computes.
     """
-    chosen = configuration(architecture(q.device), sizes.seqlen_kv, listed=True)
+    # What a trace adds needs registers.
+    chosen = replace(configuration(architecture(q.device), sizes.seqlen_kv, listed=True), registers=None)
     _launch(
         q, k, v, out, lse, sizes, layout=layout, scale=scale, rounding=rounding, chosen=chosen, trace=trace
     )

@@ -111,7 +111,7 @@ def visit(
 
 
 @triton.jit
-def forward(
+def attention_forward(
     query, key, value, out, lse, indices, counts, votes, trace, scale, scale_log2e, threshold,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     heads, heads_per_kv_head, rows, columns, tiles, words,
@@ -172,16 +172,19 @@ def forward(
                     total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
                     ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
                 )  # fmt: skip
+        # The next tile's place is read a tile ahead, so that a load of keys never waits for it.
+        following = tl.load(index, mask=count > 0, other=0)
         for i in range(count):
-            tile = tl.load(index + i)
+            tile = following
+            following = tl.load(index + tl.minimum(i + 1, count - 1))
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
                 ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
             )  # fmt: skip
-            ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i % 32)
-            if (i % 32 == 31) | (i == count - 1):
-                tl.store(vote + i // 32, tl.reduce(ballots, 0, either))
+            ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i & 31)
+            if ((i & 31) == 31) | (i == count - 1):
+                tl.store(vote + (i >> 5), tl.reduce(ballots, 0, either))
                 ballots = tl.zeros([TALL], tl.int32)
         if not BACKWARD:  # noqa: SIM102
             if partial != 0:
