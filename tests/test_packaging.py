@@ -95,6 +95,7 @@ SPELLINGS = {
     "aiter": "AITER",
     "torch": "PyTorch",
     "imageio_ffmpeg": "imageio-ffmpeg",
+    "pycvvdp": "cvvdp",
     "sgl_kernel": "SGLang",
 }
 
