@@ -515,8 +515,8 @@ def test_refusals_of_inputs(monkeypatch):
 
 @pytest.mark.parametrize("pattern", GRANULARITY)
 def test_skip_rate_by_granularity(pattern):
-    """Smaller query tiles skip more. What three 128-row tiles' lists make a workgroup of 384 rows visit is, but
-    for forced first tiles, what one vote for 384 rows would keep. The table of docs/liteattention.md."""
+    """Smaller query tiles skip more. What three 128-row tiles' lists make a workgroup of 384 rows visit is
+    what one vote for 384 rows would keep. The table of docs/liteattention.md."""
     q, k, v = granularity_inputs(pattern)
     rows = q.shape[1]
     kept = {}
