@@ -266,7 +266,8 @@ def test_executed_instructions_fall_in_proportion(schedule):
     k[:, :64, :, 0], q[..., 0] = 16, 16
     tiles = 32
     executed = []
-    numbers = list(range(1, tiles + 1, 1 if schedule == "forward" else 5))
+    # The out-of-phase walk is two tiles ahead: its end costs the same from three tiles on.
+    numbers = list(range(1, tiles + 1)) if schedule == "forward" else list(range(3, tiles + 1, 5))
     for number in numbers:
         kept = torch.zeros(1, 1, rows // 128, tiles, dtype=torch.bool)
         kept[..., torch.randperm(tiles - 1)[: number - 1] + 1] = True
@@ -274,9 +275,9 @@ def test_executed_instructions_fall_in_proportion(schedule):
         kernel = instructions(lambda kept=kept: skip(q, k, v, kept, threshold=-math.inf))
         assert kernel["matrix"] == waves * products * number
         executed.append(kernel["instructions"])
-    per_tile = (executed[-1] - executed[0]) / (numbers[-1] - 1)
+    per_tile = (executed[-1] - executed[0]) / (numbers[-1] - numbers[0])
     for number, one in zip(numbers, executed, strict=True):
-        assert one == pytest.approx(executed[0] + (number - 1) * per_tile, rel=1e-3)
+        assert one == pytest.approx(executed[0] + (number - numbers[0]) * per_tile, rel=1e-3)
 
 
 def test_break_even(schedule):
