@@ -266,8 +266,8 @@ def test_executed_instructions_fall_in_proportion(schedule):
     k[:, :64, :, 0], q[..., 0] = 16, 16
     tiles = 32
     executed = []
-    # The out-of-phase walk is two tiles ahead: its end costs the same from three tiles on.
-    numbers = list(range(1, tiles + 1)) if schedule == "forward" else list(range(3, tiles + 1, 5))
+    # The out-of-phase walk is two tiles ahead: its start and its end cost the same from four tiles on.
+    numbers = list(range(1, tiles + 1)) if schedule == "forward" else list(range(4, tiles + 1, 7))
     for number in numbers:
         kept = torch.zeros(1, 1, rows // 128, tiles, dtype=torch.bool)
         kept[..., torch.randperm(tiles - 1)[: number - 1] + 1] = True
