@@ -1,10 +1,13 @@
 """The plan of a KV split: what it covers, what it costs, and when it is not worth it."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
-from liteattention_rocm import _C, timing
+from liteattention_rocm import _C, runtime, timing
 from liteattention_rocm.timing import parameters
 
 COMPUTE_UNITS = [304, 80, 38, 20]
@@ -155,6 +158,14 @@ def test_the_profile_counts_the_split():
     waves = [launch["grid"][0] * launch["block"][0] // 64 for launch in planned["launches"]]
     assert ours["counters"]["SQ_WAVES"] == sum(waves)
     assert ours["device"]["quantisation_efficiency"] > unsplit["device"]["quantisation_efficiency"]
+
+
+def test_pieces_in_the_environment():
+    environment = {**os.environ, runtime.PIECES_VARIABLE: "-1"}
+    command = [sys.executable, "-c", "import liteattention_rocm.runtime"]
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert refused.returncode == 1
+    assert "must be a number from 0 to 2147483647 or empty, got '-1'" in refused.stderr
 
 
 @pytest.mark.full
