@@ -15,6 +15,7 @@ AT = "@"  # what parts our arm's name from a threshold
 DEFAULT = (OURS, PEER, PEER_RTNE, SDPA)
 SKIPPING = (OURS, "liteattention_rocm@-10", "liteattention_rocm@-6", PEER, PEER_RTNE)
 FULL = (*SKIPPING, SAGE, SDPA)
+WITHOUT_SGLANG = (SDPA, OURS, "liteattention_rocm@-10", "liteattention_rocm@-6")
 ALL = "all"  # stands for FULL
 
 

@@ -1,4 +1,4 @@
-"""Makes the same videos through SGLang once per attention backend and compares them.
+"""Makes the same videos through SGLang (or diffusers) once per attention backend and compares them.
 
 ``python -m e2e.compare``; ``liteattention-rocm compare`` is the same.
 """
@@ -17,6 +17,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import liteattention_rocm
 import sglang_integration
@@ -38,10 +40,11 @@ from e2e import (
 )
 from e2e import report as reports
 from e2e.job import Job, identity
+from liteattention_rocm import dispatch
 
 SCHEMA = 3
 PLAN = "run.json"
-ROUNDS = {"rocm": 3, "cpu": 1}  # by default
+ROUNDS = {"rocm": 3, "cuda": 1, "cpu": 1}  # by default
 PACKAGES = ("liteattention_rocm", "sglang", "torch", "diffusers", "transformers", "numpy")
 AITER = ("amd-aiter", "aiter")  # the names under which AITER is distributed
 # The wheel whose rtz code object tools/fetch_aiter.py unpacks, by the object's SHA-256.
@@ -50,14 +53,12 @@ AITER_OBJECTS = {
 }
 
 
-def detect_device(wanted: str) -> tuple[str, str]:
+def detect_device(wanted: str, engine: str = "sglang") -> tuple[str, str]:
     """The device to run on, and its description.
 
     Raises:
         RuntimeError: ``rocm`` is wanted and torch sees no ROCm device.
     """
-    import torch
-
     rocm = torch.version.hip is not None and torch.cuda.is_available()
     if wanted == "rocm" and not rocm:
         raise RuntimeError(
@@ -66,6 +67,12 @@ def detect_device(wanted: str) -> tuple[str, str]:
     if rocm and wanted != "cpu":
         properties = torch.cuda.get_device_properties(0)
         return "rocm", f"{properties.name} ({properties.gcnArchName}), ROCm {torch.version.hip}"
+    if engine == "diffusers" and wanted != "cpu" and torch.cuda.is_available():
+        kernel = dispatch.serving(torch.device("cuda")).name
+        return (
+            "cuda",
+            f"{torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}; our arms: {kernel} kernel",
+        )
     return "cpu", f"simulated MI300X (gfx942) on {platform.machine()} with {os.cpu_count()} cores"
 
 
@@ -112,6 +119,15 @@ def make_model(chosen: argparse.Namespace) -> str:
             "tiny Wan2.1-T2V whose attention is local in space and time and drifts over the steps "
             f"{sizes}: it shows no scene"
         )
+    if chosen.model == options.STRUCTURED_WAN:
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            chosen.model = structured_wan.make(chosen.output / "structured-1.3b-model", size="1.3b")
+        chosen.model_id = tiny_wan.MODEL_ID
+        return (
+            "Wan2.1-T2V-1.3B's transformer with weights that make its attention local in space and time, "
+            "drifting over the steps; text encoder and VAE are tiny. Its video shows no scene: pixels and "
+            "metrics say nothing about picture quality"
+        )
     return f"{chosen.model} as given"
 
 
@@ -131,14 +147,15 @@ def make_plan(
         "request": {name: getattr(chosen, name) for name in options.REQUEST_FIELDS},
         "requests": chosen.requests,
         "rounds": chosen.rounds,
-        "settings": {**pinned.SETTINGS, **chosen.sglang},
+        "engine": chosen.engine,
+        "settings": {**pinned.SETTINGS, **chosen.sglang} if chosen.engine == "sglang" else {},
         "planned_arms": [arm.name for arm in chosen.arms],
     }
 
 
 def make_job(chosen: argparse.Namespace, arm: arms.Arm, number: int, device: str, made_by: str) -> Job:
     """The arm's job of one round."""
-    warmup = chosen.warmup if chosen.warmup is not None else (1 if device == "rocm" else 0)
+    warmup = chosen.warmup if chosen.warmup is not None else (0 if device == "cpu" else 1)
     return Job(
         arm=arm.name,
         folder=str(chosen.output / arm.name / f"round-{number + 1}"),
@@ -154,6 +171,7 @@ def make_job(chosen: argparse.Namespace, arm: arms.Arm, number: int, device: str
         device=device,
         warmup=warmup,
         sglang=chosen.sglang,
+        engine=chosen.engine,
         requests=chosen.requests,
         warmup_steps=min(chosen.warmup_steps, chosen.steps),
         keep_frames=number == 0,
@@ -219,7 +237,7 @@ def main(argv: list[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=140)  # a log has no width of its own
     try:
-        device, device_text = detect_device(chosen.device)
+        device, device_text = detect_device(chosen.device, chosen.engine)
     except RuntimeError as error:
         console.print(str(error), style="bold red")
         return 1

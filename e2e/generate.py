@@ -1,4 +1,4 @@
-"""One arm: one process that loads SGLang, makes the video and writes what it saw.
+"""One arm: one process that loads the engine (SGLang, or diffusers), makes the video and writes what it saw.
 
 ``python -m e2e.generate JOB.json`` is what :mod:`e2e.compare` starts, once per arm, so that neither a backend
 choice that SGLang caches nor a crash reaches another arm. Lines on standard output that begin with
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -30,11 +31,16 @@ from e2e.job import RESULT, Job
 __all__ = ["MARK", "Job", "load", "main", "run"]
 
 MARK = "@e2e "
+# Modules with load, watch, run, times and settings, by the name of what they drive.
+ENGINES = {"sglang": "e2e.generate", "diffusers": "e2e.diffusers_engine"}
 ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash|sage", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
 SIMULATED_TIME = "host seconds, simulated on this CPU: not a speed"
 HOST_TIME = "host seconds, PyTorch on this CPU: not a speed"
 MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
+
+
+settings = pinned.read_back
 
 
 def tell(**message: Any) -> None:
@@ -52,10 +58,11 @@ def main(path: str) -> int:
     if arm.device_only and job.device == "cpu":
         raise RuntimeError(f"{arm.name} needs a GPU: {arm.device_only}")
     wanted = [request for request in job.each() if request.finished() is None]
-    tell(stage="loading SGLang")
+    engine = importlib.import_module(ENGINES[job.engine])
+    tell(stage=f"loading {job.engine}")
     started = time.perf_counter()
-    pipeline, server_args = load(job, arm)
-    layers = watch(pipeline, job, arm, len(wanted))
+    pipeline, server_args = engine.load(job, arm)
+    layers = engine.watch(pipeline, job, arm, len(wanted))
     ready = time.perf_counter() - started
 
     warm_kernels: dict[str, Any] = {}
@@ -63,7 +70,7 @@ def main(path: str) -> int:
         tell(stage="warming up")
         warm_kernels.clear()
         with device_kernels(job, warm_kernels):
-            run(pipeline, server_args, replace(job, steps=job.warmup_steps or job.steps))
+            engine.run(pipeline, server_args, replace(job, steps=job.warmup_steps or job.steps))
     calls = 0
     for request in wanted:
         layers.clear(told_before=calls)
@@ -72,16 +79,16 @@ def main(path: str) -> int:
         reset_statistics(job)
         tell(stage="generating")
         started = time.perf_counter()
-        output = run(pipeline, server_args, request)
+        output = engine.run(pipeline, server_args, request)
         seconds = time.perf_counter() - started
         calls += layers.total
 
         tell(stage="writing")
         result = {"fingerprint": request.fingerprint, "prompt": request.prompt, "seed": request.seed}
         result.update(describe(request, job.folder, arm, layers, warm_kernels or simulated_kernels(job)))
-        result["times"] = times(request, arm, output, ready, seconds)
+        result["times"] = engine.times(request, arm, output, ready, seconds)
         result["memory"] = peak_memory(job)
-        result["settings"] = pinned.read_back(server_args)
+        result["settings"] = engine.settings(server_args)
         result["frames"] = int(output.output.shape[2])
         result.update(write_video(Path(request.folder), output, request.keep_frames))
         unfinished = Path(request.folder) / (RESULT + ".unfinished")
@@ -299,6 +306,13 @@ def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str
     }
 
 
+def time_basis(job: Job, arm: Arm) -> str:
+    """What the job's times are."""
+    if job.device != "cpu":
+        return MEASURED_TIME
+    return HOST_TIME if arm.kernel is None else SIMULATED_TIME
+
+
 def times(job: Job, arm: Arm, output: Any, ready: float, seconds: float) -> dict[str, Any]:
     """Seconds of the measured generation, and SGLang's own performance dump beside it.
 
@@ -312,11 +326,7 @@ def times(job: Job, arm: Arm, output: Any, ready: float, seconds: float) -> dict
     metrics.total_duration_ms = seconds * 1000
     PerformanceLogger.dump_benchmark_report(str(Path(job.folder) / "perf.json"), metrics, tag=job.arm)
     return {
-        "basis": MEASURED_TIME
-        if job.device != "cpu"
-        else HOST_TIME
-        if arm.kernel is None
-        else SIMULATED_TIME,
+        "basis": time_basis(job, arm),
         "warmup_generations": job.warmup,
         "ready_s": ready,
         "total_s": seconds,

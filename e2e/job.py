@@ -14,6 +14,7 @@ IN_AN_ARM = (  # modules that an arm's process runs, or that make its model
     "aiter_simulated",
     "arms",
     "cpu_host",
+    "diffusers_engine",
     "generate",
     "job",
     "layers",
@@ -34,7 +35,7 @@ class Job:
         model_id: the name by which SGLang finds the pipeline class of a local folder; None to leave it to
             SGLang.
         prompt, height, width, frames, steps, guidance, seed: the request; height and width in pixels.
-        device: ``cpu`` or ``rocm``.
+        device: ``cpu``, ``rocm`` or ``cuda``.
         warmup: generations before the first measured one.
         sglang: further server arguments of SGLang's.
         requests: ``{"name", "prompt", "seed"}`` of several requests, made one after the other by one process,
@@ -43,6 +44,7 @@ class Job:
         keep_frames: whether frames, video and latents are written, beside their digest.
         read_sparsity: whether an arm that skips dumps its sparsity. Reading it waits for the device in every
             call, so that times are not those without.
+        engine: what makes the video, a key of :data:`e2e.generate.ENGINES`.
         identity: what else a result depends on, as :func:`identity` gives it.
     """
 
@@ -64,6 +66,7 @@ class Job:
     warmup_steps: int | None = None
     keep_frames: bool = True
     read_sparsity: bool = True
+    engine: str = "sglang"
     identity: str = ""
 
     @classmethod

@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e import arms, prompts
 
 STRUCTURED_MODEL = "structured"
+STRUCTURED_WAN = "structured-1.3b"
 # The tiny model's request: 5·12·18 = 1,080 tokens. 1,080 is no multiple of 16, so every tile size leaves a
 # tail.
 TINY = {"height": 192, "width": 288, "frames": 17, "steps": 4}
@@ -28,7 +29,8 @@ def parser(about: str) -> argparse.ArgumentParser:
     add(
         "--model",
         help="Wan2.1-T2V in diffusers layout, a folder or a name; default: a tiny random one; "
-        f"{STRUCTURED_MODEL!r}: a tiny one whose attention is local and drifts",
+        f"{STRUCTURED_MODEL!r}: a tiny one whose attention is local and drifts; {STRUCTURED_WAN!r}: one "
+        "with Wan2.1-T2V-1.3B's own transformer, 2.8 GB, for a GPU",
     )
     add("--model-id", help="name by which SGLang finds the pipeline of a local folder")
     add("--prompt", help="one prompt of your own")
@@ -46,6 +48,12 @@ def parser(about: str) -> argparse.ArgumentParser:
     )
     add("--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds")
     add("--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X")
+    add(
+        "--engine",
+        choices=("sglang", "diffusers"),
+        default="sglang",
+        help="what makes the videos; diffusers also runs on NVIDIA GPUs, and has no arm of AITER's",
+    )
     add(
         "--rounds",
         type=int,
@@ -71,6 +79,8 @@ def parse(argv: list[str] | None, about: str = "") -> argparse.Namespace:
             setattr(options, name, value)
     if options.arms is None:
         names = arms.SKIPPING if structured else arms.FULL if options.model else arms.DEFAULT
+        if options.engine == "diffusers":
+            names = arms.WITHOUT_SGLANG
         options.arms = ",".join(names)
     if options.jobs is None:
         options.jobs = min(os.cpu_count() or 1, MOST_PROCESSES)

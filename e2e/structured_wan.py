@@ -67,15 +67,17 @@ class Size:
 
     Attributes:
         grid: tokens of that request in time, height and width.
+        text: width of a text token.
     """
 
     layers: int
     heads: int
     feed_forward: int
     grid: tuple[int, int, int]
+    text: int = tiny_wan.TEXT_WIDTH
 
 
-SIZES = {"tiny": Size(2, 2, 256, (13, 9, 16)), "1.3b": Size(30, 12, 8960, (21, 30, 52))}
+SIZES = {"tiny": Size(2, 2, 256, (13, 9, 16)), "1.3b": Size(30, 12, 8960, (21, 30, 52), 4096)}
 
 
 def head_kind(layer: int, head: int) -> Head:
@@ -89,13 +91,20 @@ def make(folder: Path, seed: int = 0, size: str = "tiny", layers: int | None = N
     Args:
         folder: where the diffusers pipeline goes.
         seed: seed of torch's generator for every weight.
-        size: a key of :data:`SIZES`. ``1.3b`` has the widths of Wan2.1-T2V-1.3B, 2.8 GB.
+        size: a key of :data:`SIZES`. ``1.3b`` has the configuration of Wan2.1-T2V-1.3B's transformer, 2.8 GB.
         layers: another number of layers.
 
     Raises:
         ValueError: an unknown size.
     """
-    return tiny_wan.make(folder, seed, functools.partial(build, size, layers))
+    transformer = functools.partial(build, size, layers)
+    return tiny_wan.make(folder, seed, transformer, _find(size).text)
+
+
+def _find(size: str) -> Size:
+    if size not in SIZES:
+        raise ValueError(f"size {size!r} (allowed: {', '.join(SIZES)})")
+    return SIZES[size]
 
 
 def build(size: str = "tiny", layers: int | None = None) -> torch.nn.Module:
@@ -104,10 +113,8 @@ def build(size: str = "tiny", layers: int | None = None) -> torch.nn.Module:
     Raises:
         ValueError: an unknown size.
     """
-    if size not in SIZES:
-        raise ValueError(f"size {size!r} (allowed: {', '.join(SIZES)})")
-    shape = SIZES[size]
-    transformer = tiny_wan.build(layers or shape.layers, shape.heads, shape.feed_forward)
+    shape = _find(size)
+    transformer = tiny_wan.build(layers or shape.layers, shape.heads, shape.feed_forward, shape.text)
     structure(transformer)
     return transformer
 
@@ -245,7 +252,8 @@ def attention_inputs(
                 raise Found
         return original(query, key, value, **named)
 
-    text = torch.zeros(1, 512, tiny_wan.TEXT_WIDTH, dtype=latents.dtype)
+    width = transformer.config.text_dim
+    text = torch.zeros(1, 512, width, dtype=latents.dtype)
     transformer_wan.dispatch_attention_fn = watch
     try:
         with torch.inference_mode():

@@ -27,7 +27,11 @@ PROMPTS = (
 
 
 def make(
-    folder: Path, seed: int = 0, transformer: Callable[[], torch.nn.Module] | None = None, experts: int = 1
+    folder: Path,
+    seed: int = 0,
+    transformer: Callable[[], torch.nn.Module] | None = None,
+    text_width: int = TEXT_WIDTH,
+    experts: int = 1,
 ) -> Path:
     """Writes the model to ``folder`` unless a complete one lies there, and returns the folder.
 
@@ -39,6 +43,7 @@ def make(
         folder: where the diffusers pipeline goes.
         seed: seed of torch's generator for every weight.
         transformer: makes the diffusion transformer; :func:`build` by default.
+        text_width: of the text encoder; the transformer's has to be the same.
         experts: 2 for the layout of Wan2.2-T2V-A14B, whose second transformer serves little noise.
     """
     folder = Path(folder)
@@ -60,7 +65,7 @@ def make(
         )
         text_encoder = UMT5EncoderModel(
             UMT5Config(
-                vocab_size=len(tokenizer), d_model=TEXT_WIDTH, d_kv=16, d_ff=64, num_layers=1, num_heads=2
+                vocab_size=len(tokenizer), d_model=text_width, d_kv=16, d_ff=64, num_layers=1, num_heads=2
             )
         ).to(torch.bfloat16)
         second = [(transformer or build)().to(torch.bfloat16) for _ in range(experts - 1)]
@@ -83,7 +88,9 @@ def make(
     return folder
 
 
-def build(layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256) -> torch.nn.Module:
+def build(
+    layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256, text_width: int = TEXT_WIDTH
+) -> torch.nn.Module:
     """A Wan transformer with random weights in float32, from torch's generator."""
     from diffusers import WanTransformer3DModel
 
@@ -93,7 +100,7 @@ def build(layers: int = LAYERS, heads: int = HEADS, feed_forward: int = 256) -> 
         attention_head_dim=HEAD_DIM,
         in_channels=16,
         out_channels=16,
-        text_dim=TEXT_WIDTH,
+        text_dim=text_width,
         freq_dim=256,
         ffn_dim=feed_forward,
         num_layers=layers,

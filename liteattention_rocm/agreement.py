@@ -11,7 +11,7 @@ from . import aiter_kernel, ops
 from .rounding import ROUNDINGS
 
 HEAD_DIM = 128
-LSE_TOLERANCE = 1e-5
+_LSE_TOLERANCE = 1e-5
 _LSE_ROUNDING = 2.0**-21  # relative: some ulps of float32, for the scores' own sums of large products
 _EXPONENT = 0x7F80  # of bf16: all ones in infinities and NaN
 
@@ -111,7 +111,7 @@ class Agreement:
         beyond_one_ulp: finite in both, and more than one bf16 ulp apart.
         rows: of lse.
         identical_rows: with the same bits.
-        lse_excess: largest difference of finite lse over what LSE_TOLERANCE and float32 rounding allow.
+        lse_excess: largest difference of finite lse over `lse_allowance`.
     """
 
     elements: int = 0
@@ -154,6 +154,11 @@ def _kinds(patterns) -> torch.Tensor:
     return torch.where(magnitude < _EXPONENT, 0, torch.where(magnitude > _EXPONENT, 3, infinity))
 
 
+def lse_allowance(lse) -> torch.Tensor:
+    """How far log-sum-exps may differ: 1e-5, and what float32 rounds off large ones; float64."""
+    return _LSE_TOLERANCE + _LSE_ROUNDING * lse.double().abs()
+
+
 def agreement(out, lse, peer_out, peer_lse) -> Agreement:
     """Counts for two results of one call: out bfloat16, lse float32."""
     ours, theirs = _patterns(out), _patterns(peer_out)
@@ -162,7 +167,7 @@ def agreement(out, lse, peer_out, peer_lse) -> Agreement:
     apart = (ordinal(ours) - ordinal(theirs)).abs()
     known = lse.isfinite() & peer_lse.isfinite()
     difference = (lse.double() - peer_lse.double()).abs()
-    allowed = LSE_TOLERANCE + _LSE_ROUNDING * peer_lse.double().abs()
+    allowed = lse_allowance(peer_lse)
     return Agreement(
         elements=ours.numel(),
         identical=int((ours == theirs).sum()),

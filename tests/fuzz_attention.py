@@ -58,7 +58,9 @@ class Call:
     Attributes:
         number: what it was drawn from.
         batch, heads, kv_heads, seqlen_q, seqlen_kv, layout, rounding, scale, return_lse: as for `attention`.
+        variant: as `attention` has it.
         family: dense kernel that is forced, "" for the plan's choice.
+        pieces: in how many KV is taken, None for the family's choice.
         values: kinds of the values of q, k and v.
         views: kinds of the strides of q, k, v and out; None for no out.
     """
@@ -73,7 +75,9 @@ class Call:
     rounding: str
     scale: float | None
     return_lse: bool
+    variant: str
     family: str
+    pieces: int | None
     values: tuple[str, str, str]
     views: tuple[str, str, str, str | None]
 
@@ -110,6 +114,7 @@ def draw(number: int) -> Call:
         values = tuple(choice.choice(VALUES) for _ in "qkv")
     inputs = tuple(choice.choice(tuple(VIEWS)) for _ in "qkv")
     of_out = choice.choice((None, *OUT_VIEWS))
+    exact = (scale is None or scale > 0) and choice.random() < 0.2
     return Call(
         number=number,
         batch=batch,
@@ -121,7 +126,9 @@ def draw(number: int) -> Call:
         rounding=choice.choice(ROUNDINGS),
         scale=scale,
         return_lse=choice.random() < 0.6,
+        variant="aiter_exact" if exact else "fast",
         family=choice.choice(FAMILIES),
+        pieces=choice.choice((None, None, 2, 3, 7)),
         values=values,
         views=(*inputs, of_out),
     )
@@ -146,7 +153,9 @@ def pair(index: int) -> Call:
         rounding=choice.choice(ROUNDINGS),
         scale=None,
         return_lse=choice.random() < 0.5,
+        variant="fast" if choice.random() < 0.85 else "aiter_exact",
         family=choice.choice(FAMILIES),
+        pieces=choice.choice((None, None, None, 2, 3)),
         values=tuple(choice.choice(MODERATE) for _ in "qkv"),
         views=(*(choice.choice(("contiguous", "fused", "rows padded")) for _ in "qkv"), "guarded"),
     )
@@ -363,6 +372,19 @@ def worst(error, bound) -> str:
     return f"(batch, head, row, channel) {index}: off by {error[index]:.3e}, allowed {bound[index]:.3e}"
 
 
+def force(family: str, pieces: int | None) -> None:
+    """Dense calls of this process take a kernel and a number of pieces."""
+    runtime.forced_family, runtime.forced_pieces = family, pieces
+
+
+def require_aiters_bits(inputs, options, out) -> None:
+    if have_aiter():
+        theirs = aiter_kernel.forward(*inputs, **options)
+        require(torch.equal(out.isnan(), theirs.isnan()), "NaN lies elsewhere than AITER's")
+        number = ~theirs.isnan()  # which of several NaN survives is not settled by bits
+        require(torch.equal(bits(out)[number], bits(theirs)[number]), "bits differ from AITER's")
+
+
 def check(call: Call) -> None:
     """Makes the call and holds its answer to everything that must hold.
 
@@ -377,11 +399,15 @@ def check(call: Call) -> None:
         views.append(strided(view, contiguous))
     inputs = [t.contiguous() for t in views]
     options = {"layout": call.layout, "rounding": call.rounding, "scale": call.scale}
-    runtime.forced_family = call.family
+    force(call.family, call.pieces)
     place = None if call.views[3] is None else Output(call.views[3], inputs[0].shape)
     before = [bits(t) for t in views]
     answer = liteattention_rocm.attention(
-        *views, out=None if place is None else place.tensor, return_lse=call.return_lse, **options
+        *views,
+        out=None if place is None else place.tensor,
+        return_lse=call.return_lse,
+        variant=call.variant,
+        **options,
     )
     out, lse = answer if call.return_lse else (answer, None)
     kept = out.clone()
@@ -391,10 +417,14 @@ def check(call: Call) -> None:
         require(not bool((bits(out) == POISON).any()), "an element of out was not written")
         place.check()
     if call.number % 3 == 0:
-        again = liteattention_rocm.attention(*inputs, **options)
+        again = liteattention_rocm.attention(*inputs, variant=call.variant, **options)
         require(same_bits(again, kept), "contiguous inputs give other bits")
 
     truth = expected_of(*inputs, call)
+    if call.variant == "aiter_exact":
+        require_aiters_bits(inputs, options, kept)
+        if not truth.aiters:
+            return
     bhsd = kept if call.layout == "bhsd" else kept.transpose(1, 2)
     if truth.finite and not truth.score_overflows and not truth.value_overflows:
         require(bool(bhsd.isfinite().all()), "finite inputs gave NaN or Inf")

@@ -8,13 +8,16 @@ import functools
 import math
 import random
 import signal
+import warnings
 
 import torch
 
+import hip_stub
 import liteattention_rocm
 from attention_cases import LAYOUTS, POISON, ROUNDINGS
 from fuzz_attention import HEAD_DIM, Disagreement, require
-from liteattention_rocm import _C, runtime, simulator
+from liteattention_rocm import _C, simulator
+from liteattention_rocm import arguments as arguments_module
 from liteattention_rocm.checking import problems
 
 OTHER_DTYPES = (
@@ -26,6 +29,12 @@ NO_TENSORS = (None, 1, 2.5, "q", [1.0], (), object(), {})
 
 def zeros(*shape, **options):
     return torch.zeros(shape, **({"dtype": torch.bfloat16} | options))
+
+
+def quietly_nested(tensor):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that nested tensors are a prototype
+        return torch.nested.nested_tensor(list(tensor))
 
 
 class Draft:
@@ -46,6 +55,7 @@ class Draft:
             "rounding": choice.choice(ROUNDINGS),
             "scale": None,
             "return_lse": False,
+            "variant": "fast",
         }
         self.arguments["out"].view(torch.int16).fill_(POISON)
         self.out = self.arguments["out"]
@@ -97,7 +107,7 @@ class Draft:
 
     def nested(self):
         name = self.tensor()
-        self.arguments[name] = torch.nested.nested_tensor(list(self.arguments[name]))
+        self.arguments[name] = quietly_nested(self.arguments[name])
         return (name,)
 
     def batch_size(self):
@@ -147,6 +157,14 @@ class Draft:
         )
         return ("rounding",)
 
+    def a_variant(self):
+        self.arguments["variant"] = self.choice.choice(("", "exact", "FAST", None, 1, b"fast"))
+        return ("variant",)
+
+    def aiter_exact_of_a_negative_scale(self):
+        self.arguments |= {"variant": "aiter_exact", "scale": self.choice.choice((0.0, -0.1, 0, -1))}
+        return ("scale", "variant")
+
     def a_flag(self):
         self.arguments["return_lse"] = self.choice.choice((None, 0, 1, "yes", []))
         return ("return_lse",)
@@ -176,8 +194,16 @@ CHANGES = [
         Draft.heads_that_do_not_divide,
         Draft.no_heads,
     ),
-    *(Draft.no_keys, Draft.gradient, Draft.scale, Draft.a_layout, Draft.a_rounding, Draft.a_flag),
-    *(Draft.out_over_itself, Draft.out_over_an_input),
+    *(
+        Draft.no_keys,
+        Draft.gradient,
+        Draft.scale,
+        Draft.a_layout,
+        Draft.a_rounding,
+        Draft.a_flag,
+        Draft.a_variant,
+    ),
+    *(Draft.out_over_itself, Draft.out_over_an_input, Draft.aiter_exact_of_a_negative_scale),
 ]
 
 
@@ -262,31 +288,71 @@ def odd(value, choice: random.Random):
     return None
 
 
-def good_call() -> tuple:
-    """The arguments with which a small call reaches the host layer, and its tensors."""
-    q, k, v = torch.randn(3, 1, 9, 2, HEAD_DIM).bfloat16()
-    taken = []
-    forward = runtime._C.forward
+def taken(function: str, make_call) -> tuple:
+    """The arguments with which a call reaches a function of `_C`, which is not called."""
+    arguments = []
+    original = getattr(_C, function)
     try:
-        runtime._C.forward = lambda *arguments: taken.append(arguments)
-        out, lse = liteattention_rocm.attention(q, k, v, return_lse=True)
+        setattr(_C, function, lambda *given: arguments.append(given))
+        make_call()
     finally:
-        runtime._C.forward = forward
-    return taken[0], {"q": q, "k": k, "v": v, "out": out, "lse": lse}
+        setattr(_C, function, original)
+    return list(arguments[0])
 
 
 def raw_call(choice: random.Random) -> None:
-    """`_C.forward` with arguments that are none."""
-    arguments, tensors = good_call()
-    arguments = list(arguments)
+    """A launch of the host layer with arguments that are none."""
+    q, k, v = torch.randn(3, 1, 9, 2, HEAD_DIM).bfloat16()
+    out, lse = torch.empty(2, 9, 2, HEAD_DIM, dtype=torch.bfloat16), torch.empty(2, 2, 9)
+    cumulative = torch.tensor([0, 4, 9], dtype=torch.int32)
+    packed = (q[0], k[0], v[0], cumulative, cumulative, 5, 5)
+    function = choice.choice(("forward", "forward", "varlen_forward", "skip_forward"))
+    if function == "forward":
+        call = hip_stub.forward_arguments(
+            **{"query": q.data_ptr(), "key": k.data_ptr(), "value": v.data_ptr(), "out": out.data_ptr()},
+            **{"lse": lse.data_ptr(), "batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 9, "seqlen_kv": 9},
+            **{f"{name}_strides": (0, HEAD_DIM, 2 * HEAD_DIM) for name in ("query", "key", "value", "out")},
+            stream=0,
+        )
+        arguments = [_C.open_hip(str(simulator.path())), *call.values()]
+        arguments += ["", 1, 0, 0][: choice.randrange(5)]  # kernel, pieces, workspace, workspace_bytes
+    elif function == "varlen_forward":
+        arguments = taken(function, lambda: liteattention_rocm.attention_varlen(*packed))
+    else:
+        arguments = taken(function, lambda: liteattention_rocm.LiteAttention(break_even=0)(q, k, v))
     for _ in range(choice.choice((1, 1, 2, 5))):
         index = choice.randrange(1, len(arguments))  # the library's number stays
         arguments[index] = odd(arguments[index], choice)
     with contextlib.ExitStack() as stack:
-        for name, tensor in tensors.items():
+        for name, tensor in (
+            ("q", q),
+            ("k", k),
+            ("v", v),
+            ("lengths", cumulative),
+            ("out", out),
+            ("lse", lse),
+        ):
             stack.enter_context(simulator.register(tensor, name, name in ("out", "lse")))
         stack.enter_context(limited())
-        _C.forward(*arguments)
+        getattr(_C, function)(*arguments)
+
+
+def raw_bound(choice: random.Random) -> None:
+    """A bound call of sizes, strides and options that are none. Its launch trusts its addresses."""
+    q = torch.randn(1, 9, 2, HEAD_DIM).bfloat16()
+    arguments = taken("BoundForward", lambda: suppressed(liteattention_rocm.attention, q, q, q))
+    for _ in range(choice.choice((1, 1, 2, 5))):
+        index = choice.randrange(1, len(arguments))
+        arguments[index] = odd(arguments[index], choice)
+    _C.BoundForward(*arguments)
+
+
+def suppressed(function, *arguments) -> None:
+    """A call that may end early, since what it needs was not made."""
+    arguments_module._calls.clear()  # a call that is known already binds nothing
+    with contextlib.suppress(AttributeError):
+        function(*arguments)
+    arguments_module._calls.clear()
 
 
 def raw_plan(choice: random.Random) -> None:
@@ -420,7 +486,7 @@ def run(module, kernel: str, choice: random.Random) -> None:
         module.close()
 
 
-ROBUSTNESS = (raw_call, raw_call, raw_plan, options, memory, damaged_code, damaged_instructions)
+ROBUSTNESS = (raw_call, raw_call, raw_bound, raw_plan, options, memory, damaged_code, damaged_instructions)
 
 
 def describe_robustness(number: int) -> str:

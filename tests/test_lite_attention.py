@@ -9,8 +9,9 @@ import torch
 import liteattention_rocm
 from attention_cases import same_bits
 from lite_cases import backward_dense, inputs
-from liteattention_rocm import _C, LiteAttention, arguments, reference, runtime
+from liteattention_rocm import _C, LiteAttention, arguments, reference, runtime, simulator, verdicts
 from liteattention_rocm.lite import fallback, lists, ops
+from liteattention_rocm.lite.cost import SKIPPING_OVER_DENSE, Costs, Listed
 from liteattention_rocm.lite.reference import step as reference_step
 
 LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (1024, 256), (256, 1024)]
@@ -290,18 +291,104 @@ def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
     assert attention.calc_percentage() > 0
 
 
-def test_break_even_is_modelled_by_shape():
-    """Small grids run on the kernel that the skipping one is made from; for large ones dense is faster."""
-    small = arguments.Sizes(1, 2, 2, 300, 1000)
-    assert 0 < fallback.modelled_break_even(small, 304) < 0.02
-    wan = arguments.Sizes(1, 40, 40, 75600, 75600)
-    forward = _C.plan(1, 40, 40, 75600, 75600, 304, "forward")["modelled_clocks"]
-    dense = _C.plan(1, 40, 40, 75600, 75600, 304)["modelled_clocks"]
-    expected = 1 - dense / forward / fallback.SKIPPING_OVER_FORWARD
-    assert fallback.modelled_break_even(wan, 304) == pytest.approx(expected)
-    attention = LiteAttention()
-    attention(*inputs(1, 2, 256, 1000))
-    assert 0 < attention._fallback.break_even < 0.02
+WAN = {"1.3B 480p": (12, 32760), "1.3B 720p": (12, 75600), "14B 480p": (40, 32760), "14B 720p": (40, 75600)}
+
+
+def wan_costs(model) -> Costs:
+    heads, rows = WAN[model]
+    return Costs(arguments.Sizes(1, heads, heads, rows, rows), 304)
+
+
+@pytest.mark.parametrize("model", WAN)
+def test_break_even_is_modelled_by_shape(model):
+    """As docs/liteattention.md says: nearly nothing on dense attention's schedule, much on the other, and
+    where dense attention splits a long KV."""
+    costs = wan_costs(model)
+    assert costs.dense_kernel == "pingpong"
+    assert 0 < costs.break_even("pingpong") < 0.03
+    heads, rows = WAN[model]
+    forward = _C.plan(1, heads, heads, rows, rows, 304, "forward")["modelled_clocks"]
+    expected = 1 - costs.dense / forward / SKIPPING_OVER_DENSE["forward"]
+    assert costs.break_even("forward") == pytest.approx(expected, abs=2e-3)
+    small = Costs(arguments.Sizes(1, 2, 2, 300, 250), 304)
+    assert small.dense_kernel == "forward" and 0 < small.break_even("forward") < 0.02
+    assert Costs(arguments.Sizes(1, 2, 2, 300, 1000), 304).break_even("forward") > 0.4
+
+
+def test_the_schedule_follows_the_lists():
+    """The union of three lists decides for the out-of-phase kernel, unless it is far denser than they are."""
+    costs, both = wan_costs("1.3B 480p"), list(ops.QUERY_TILES_OF)
+    assert costs.fastest(Listed(), both) == "pingpong"
+    assert costs.fastest(Listed(0.4, 0.5), both) == "pingpong"
+    assert costs.fastest(Listed(0.2, 0.6), both) == "forward"
+    assert costs.fastest(Listed(0.4, 0.5), ["forward"]) == "forward"
+    at = 1 - costs.break_even("pingpong")
+    assert costs.clocks("pingpong", Listed(0.0, at)) == pytest.approx(costs.dense)
+
+
+@pytest.fixture
+def two_compute_units(monkeypatch):
+    """On which a small grid is large, and the plan free to choose."""
+    monkeypatch.setattr(runtime, "forced_family", "")
+    simulator.set_option("compute_units", "2")
+    yield
+    simulator.set_option("compute_units", "304")
+
+
+def launched(call) -> list[str]:
+    simulator.reset_statistics()
+    call()
+    names = simulator.statistics()["kernels"]
+    return [name for name in names if name != "attention_skip_order"]
+
+
+def test_calls_take_the_schedule_of_dense_attention(two_compute_units):
+    """The first call has dense attention's bits; then it skips."""
+    q, k, v = inputs(1, 3, 1100, 1000, noise=0.2)
+    attention, made = LiteAttention(threshold=-6.0), []
+    assert launched(lambda: made.append(liteattention_rocm.attention(q, k, v))) == ["attention_pingpong_rtne"]
+    for _ in range(2):
+        names = launched(lambda: made.append(attention(q, k, v)))
+        assert names == ["attention_skip_pingpong_rtne"]
+    assert same_bits(made[0], made[1])
+    assert attention.calc_percentage() > 0.1
+    visited_last = attention._lists[1 - attention._read]
+    assert attention._listed.tiles == pytest.approx(1 - attention.calc_percentage())
+    unions = lists.unpack(lists.union(visited_last, 3), 16)
+    assert attention._listed.unions == pytest.approx(unions.double().mean().item())
+    # Waves that leave tiles out take 32 rows: the other schedule doesn't have them.
+    within = LiteAttention(threshold=-6.0, skip_within_call=True)
+    assert launched(lambda: within(q, k, v)) == ["attention_skip_forward_rtne"]
+
+
+def test_scattered_lists_run_on_the_small_schedule(two_compute_units):
+    """Each query tile lists another third: their union is everything."""
+    q, k, v = inputs(1, 3, 768, 1152)
+    attention = lite()
+    third = torch.arange(18) % 3 == torch.arange(6).unsqueeze(1) % 3
+    attention.read_list = lists.to_ranges(lists.pack(third.expand(1, 3, 6, 18)), 18, 1)
+    assert launched(lambda: attention(q, k, v)) == ["attention_skip_forward_rtne"]
+    assert attention.calc_percentage() == pytest.approx(2 / 3)
+
+
+def test_a_refused_schedule_is_not_taken(two_compute_units):
+    where, q = runtime.target(torch.device("cpu")), torch.zeros(1, 700, 3, 128, dtype=torch.bfloat16)
+    try:
+        verdicts.store(where, {"attention_skip_pingpong_rtne": {"verdict": "fail", "worst": "w"}})
+        assert launched(lambda: lite()(q, q, q)) == ["attention_skip_forward_rtne"]
+    finally:
+        verdicts.store(where, {})
+
+
+def test_tiny_break_evens_have_tiny_margins():
+    policy = fallback.Fallback(0.01)
+    for _ in range(fallback.PATIENCE):
+        policy.observe(0.004)
+    assert policy.dense
+    policy.observe(0.02)
+    assert policy.dense
+    policy.observe(0.03)
+    assert not policy.dense
 
 
 def test_fallback_has_hysteresis():

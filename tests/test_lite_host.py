@@ -41,6 +41,16 @@ def test_launch_carries_every_argument(stub):
     assert arguments == LISTS | {"threshold": "-10", "words": 2, "backward": 1, "votes_count": 0}
 
 
+def test_out_of_phase_launch(stub):
+    skip_forward(stub, {"kernel": "pingpong"}, rounding=1, kv_heads=2, heads=4, seqlen_q=1000, batch=65536)
+    first, second = stub.launches()
+    assert first["kernel"] == "attention_skip_pingpong_rtna"
+    assert (first["grid"], first["block"]) == ([3, 4, 65535], [512, 1, 1])
+    first, second = first["arguments"], second["arguments"]
+    assert second["read_list"] - first["read_list"] == 65535 * 4 * 8 * first["words"] * 4
+    assert second["order"] - first["order"] == 65535 * 4 * 3 * 4
+
+
 def test_later_calls_only_launch(stub):
     skip_forward(stub)
     _C.skip_order(hip=stub.hip, **ORDER)
@@ -84,15 +94,20 @@ def test_order_launch(stub):
         [2, 8, 1],
         [256, 1, 1],
     )
-    assert launch["arguments"] == {
-        name: ORDER[name] for name in ("list", "counts", "order", "query_tiles", "words")
-    }
+    names = ("list", "counts", "order", "query_tiles", "words")
+    assert launch["arguments"] == {name: ORDER[name] for name in names} | {"merged": 1}
     stub.clear()
     _C.skip_order(hip=stub.hip, **(ORDER | {"heads": 70000}))
     first, second = stub.launches()
     assert (first["grid"][1], second["grid"][1]) == (65535, 4465)
     assert second["arguments"]["list"] - first["arguments"]["list"] == 65535 * 5000 * 3 * 4
     assert second["arguments"]["order"] - first["arguments"]["order"] == 65535 * 5000 * 4
+    stub.clear()
+    _C.skip_order(hip=stub.hip, **(ORDER | {"heads": 70000, "merged": 3}))
+    first, second = stub.launches()
+    assert first["grid"] == [1, 65535, 1] and first["arguments"]["merged"] == 3
+    assert second["arguments"]["list"] - first["arguments"]["list"] == 65535 * 5000 * 3 * 4
+    assert second["arguments"]["order"] - first["arguments"]["order"] == 65535 * 1667 * 4
 
 
 def test_nothing_to_do(stub):
@@ -112,6 +127,8 @@ def test_nothing_to_do(stub):
         ({"write_list": 0x70000002}, "write_list address is 0x70000002, allowed is a nonzero multiple of 4"),
         ({"order": 0x80000001}, "order address is 0x80000001"),
         ({"write_list": 0x60000000}, "write_list is read_list"),
+        ({"kernel": "fast"}, "kernel is 'fast'"),
+        ({"kernel": "pingpong", "votes_count": True}, "votes_count is true"),
     ],
 )
 def test_refusals_come_before_any_call(stub, skip, message):
@@ -126,6 +143,7 @@ def test_refusals_come_before_any_call(stub, skip, message):
         ({"heads": -1}, "heads is -1"),
         ({"query_tiles": 2**31}, "query_tiles is 2147483648"),
         ({"words": -1}, "words is -1"),
+        ({"merged": 0}, "merged is 0"),
         ({"list": 2}, "list address is 0x2"),
         ({"counts": 0}, "counts address is 0x0"),
     ],

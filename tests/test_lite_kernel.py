@@ -10,6 +10,7 @@ from attention_cases import ROUNDINGS, same_bits
 from lite_cases import backward_dense, inputs, random_list
 from liteattention_rocm import reference, runtime, simulator
 from liteattention_rocm.lite import lists, ops
+from liteattention_rocm.lite.cost import SKIPPING_OVER_DENSE
 from liteattention_rocm.lite.reference import step as reference_step
 
 LENGTHS = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (64, 128), (130, 449), (300, 2200)]
@@ -18,13 +19,21 @@ VOTE_ROUNDING = 1e-3
 
 
 @pytest.fixture(autouse=True)
-def _dense_kernel_with_the_same_order_of_rounding(monkeypatch):
+def _same_schedule_for_dense(monkeypatch):
     """Dense calls run attention_forward, whatever kernel a plan would choose."""
     monkeypatch.setattr(runtime, "forced_family", "forward")
 
 
+@pytest.fixture(params=ops.QUERY_TILES_OF)
+def schedule(request, monkeypatch):
+    """Each of the schedules, for dense calls and for skipping ones."""
+    monkeypatch.setattr(runtime, "forced_family", request.param)
+    return request.param
+
+
 def skip(q, k, v, kept, *, threshold=-10.0, backward=False, pinned=None, **options):
-    """One call of the operator; the written list comes back as bool."""
+    """One call of the operator, on the forced schedule; the written list comes back as bool."""
+    options.setdefault("kernel", runtime.forced_family)
     tiles = kept.shape[-1]
     read = lists.pack(kept)
     write = torch.zeros_like(read) if pinned is None else lists.pack(pinned.expand_as(kept))
@@ -41,7 +50,7 @@ def everything(q, k):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_with_everything_kept_the_bits_are_those_of_dense(lengths, rounding):
+def test_with_everything_kept_the_bits_are_those_of_dense(lengths, rounding, schedule):
     """Walked forward, those of the dense kernel; backward, those of the dense kernel on reversed tiles."""
     q, k, v = (torch.randn(1, rows, 2, 128).bfloat16() for rows in (lengths[0], lengths[1], lengths[1]))
     q[..., -1] = 0
@@ -63,8 +72,9 @@ def test_the_direction_of_the_walk_shows_in_the_bits():
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_outputs_and_lists_against_the_reference(lengths, backward):
-    """Random lists over local attention, LSE within 1e-3."""
+def test_outputs_and_lists_against_the_reference(lengths, backward, schedule):
+    """Random lists over local attention, LSE within 1e-3. A query tile attends the tiles of its own list,
+    whatever its neighbours in a workgroup make that visit."""
     q, k, v = inputs(2, 3, *lengths, noise=0.3)
     kept = random_list(2, 3, *lengths)
     out, lse, written = skip(q, k, v, kept, threshold=-6.0, backward=backward)
@@ -78,6 +88,34 @@ def test_outputs_and_lists_against_the_reference(lengths, backward):
     assert written.any(-1).all()
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("lengths", [(700, 449), (300, 2200), (390, 70)], ids=str)
+def test_schedules_write_the_same_lists(lengths, backward):
+    """Scores and maxima have the same bits in both, and so have votes."""
+    q, k, v = inputs(1, 3, *lengths, noise=0.3)
+    kept = random_list(1, 3, *lengths, share=0.4)
+    for threshold in (-1.0, -6.0, -math.inf, math.inf):
+        _, _, first = skip(q, k, v, kept, threshold=threshold, backward=backward, kernel="forward")
+        _, _, second = skip(q, k, v, kept, threshold=threshold, backward=backward, kernel="pingpong")
+        assert torch.equal(first, second)
+
+
+def test_neighbours_do_not_show():
+    """With the lists of others full or empty but for a tile, a query tile's bits and votes stay."""
+    q, k, v = inputs(1, 1, 384, 700, noise=0.3)
+    own = random_list(1, 1, 384, 700)
+    out, lse, written = skip(q, k, v, own, threshold=-6.0, kernel="pingpong")
+    for number in range(3):
+        rows = slice(128 * number, 128 * (number + 1))
+        for others in (torch.ones(11, dtype=torch.bool), torch.arange(11) == 10):
+            kept = own.clone()
+            kept[:, :, [n for n in range(3) if n != number]] = others
+            again, lse_again, votes = skip(q, k, v, kept, threshold=-6.0, kernel="pingpong")
+            assert same_bits(again[:, rows], out[:, rows])
+            assert torch.equal(lse_again[..., rows], lse[..., rows])
+            assert torch.equal(votes[:, :, number], written[:, :, number])
+
+
 def test_votes_matter():
     """The lists of the test above hold kept and dropped tiles."""
     q, k, v = inputs(2, 3, 300, 2200, noise=0.3)
@@ -86,7 +124,7 @@ def test_votes_matter():
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_infinite_thresholds(backward):
+def test_infinite_thresholds(backward, schedule):
     """−Inf leaves the list as it is; +Inf keeps the first visited tile."""
     lengths = (300, 2200)
     q, k, v = inputs(1, 2, *lengths)
@@ -98,7 +136,7 @@ def test_infinite_thresholds(backward):
     assert torch.equal(written.int().argmax(-1), first)
 
 
-def test_negligible_to_the_last_bit_is_kept_at_minus_infinity():
+def test_negligible_to_the_last_bit_is_kept_at_minus_infinity(schedule):
     """Also where scores are −Inf themselves, and P exactly 0."""
     q, k, v = (torch.randn(1, 128, 1, 128).bfloat16() for _ in range(3))
     q[..., 0], k[:, 64:, :, 0] = 2.0**64, -(2.0**64)
@@ -107,7 +145,7 @@ def test_negligible_to_the_last_bit_is_kept_at_minus_infinity():
     assert skip(q, k, v, kept, threshold=-1e30)[2].sum() == 1
 
 
-def test_not_a_number_keeps_its_tile():
+def test_not_a_number_keeps_its_tile(schedule):
     q, k, v = inputs(1, 1, 128, 640)
     k[0, 200] = math.nan
     _, _, written = skip(q, k, v, everything(q, k), threshold=-6.0)
@@ -115,7 +153,7 @@ def test_not_a_number_keeps_its_tile():
 
 
 @pytest.mark.parametrize("rows", [1, 31, 33, 100, 127])
-def test_rows_that_do_not_exist_have_no_vote(rows):
+def test_rows_that_do_not_exist_have_no_vote(rows, schedule):
     """Their scores are 0, far above those of the rows that do."""
     q = torch.full((1, rows, 1, 128), 4.0).bfloat16()
     k = torch.full((1, 640, 1, 128), -4.0).bfloat16()
@@ -125,7 +163,7 @@ def test_rows_that_do_not_exist_have_no_vote(rows):
     assert written.sum() == 1
 
 
-def test_head_h_with_h_hot_tiles_keeps_h_and_the_first():
+def test_head_h_with_h_hot_tiles_keeps_h_and_the_first(schedule):
     """Every query row looks at tiles 1 to h of head h and at nothing else."""
     heads, tiles = 6, 12
     q = torch.zeros(1, 256, heads, 128).bfloat16()
@@ -140,7 +178,7 @@ def test_head_h_with_h_hot_tiles_keeps_h_and_the_first():
     assert torch.equal(again[0, 1:, 0].sum(-1), torch.arange(1, heads))
 
 
-def test_pinned_tiles_stay():
+def test_pinned_tiles_stay(schedule):
     q, k, v = inputs(1, 2, 200, 1000)
     pinned = torch.zeros(16, dtype=torch.bool)
     pinned[[3, 11]] = True
@@ -149,7 +187,7 @@ def test_pinned_tiles_stay():
     assert (written == pinned).all()
 
 
-def test_any_number_of_tiles():
+def test_any_number_of_tiles(schedule):
     """More than int16 can name."""
     rows = 64 * 32800 + 5
     q = torch.randn(1, 1, 1, 128).bfloat16()
@@ -165,7 +203,7 @@ def test_any_number_of_tiles():
         assert (out[0, 0, 0].float() - v[0, visited, 0].float().mean(0)).abs().max() < 2e-3
 
 
-def test_a_list_without_tiles_is_walked_as_tile_0():
+def test_a_list_without_tiles_is_walked_as_tile_0(schedule):
     """The class refuses such lists; the kernel stays within its memory."""
     q, k, v = inputs(1, 1, 100, 300)
     for backward in (False, True):
@@ -176,35 +214,37 @@ def test_a_list_without_tiles_is_walked_as_tile_0():
         assert torch.equal(written, only)
 
 
-def test_bits_behind_the_last_tile_are_ignored():
+def test_bits_behind_the_last_tile_are_ignored(schedule):
     q, k, v = inputs(1, 1, 100, 300)
     read = torch.full((1, 1, 1, 1), -1, dtype=torch.int32)
     for backward in (False, True):
         write = torch.zeros_like(read)
         out, _ = torch.ops.liteattention_rocm.attention_skip(
-            q, k, v, read, write, threshold=-10.0, backward=backward
+            q, k, v, read, write, threshold=-10.0, backward=backward, kernel=schedule
         )
         assert out.isfinite().all()
         assert write.item() & ~0b11111 == 0
 
 
-@pytest.mark.parametrize("lengths", [(300, 700), (64, 64)], ids=str)
-def test_order_of_workgroups_changes_nothing_but_the_order(lengths):
+@pytest.mark.parametrize("lengths", [(900, 400), (64, 64)], ids=str)
+def test_order_of_workgroups_changes_nothing_but_the_order(lengths, schedule):
     q, k, v = inputs(2, 2, *lengths)
     kept = random_list(2, 2, *lengths, share=0.3)
-    _, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept))
+    _, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept), ops.QUERY_TILES_OF[schedule])
     plain, ordered = skip(q, k, v, kept), skip(q, k, v, kept, order=order)
     assert same_bits(plain[0], ordered[0])
     assert torch.equal(plain[2], ordered[2])
 
 
-@pytest.mark.parametrize("query_tiles", [1, 3, 255, 600, 5000])
-def test_query_tiles_by_work(query_tiles):
+@pytest.mark.parametrize(("query_tiles", "merged"), [(1, 1), (3, 2), (255, 1), (598, 3), (5000, 1), (70, 7)])
+def test_query_tiles_by_work(query_tiles, merged):
     shape = (2, 2, query_tiles, 70)
-    kept = torch.rand(shape) < torch.rand(*shape[:3], 1)
-    counts, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept))
-    assert torch.equal(counts, kept.sum(-1).int())
-    for first in range(0, query_tiles, 4096):
+    kept = torch.rand(shape) < torch.rand(*shape[:3], 1) / merged
+    counts, order = torch.ops.liteattention_rocm.skip_order(lists.pack(kept), merged)
+    groups = [kept[:, :, first : first + merged].any(2) for first in range(0, query_tiles, merged)]
+    assert torch.equal(counts, torch.stack(groups, 2).sum(-1).int())
+    assert torch.equal(lists.unpack(lists.union(lists.pack(kept), merged), 70), torch.stack(groups, 2))
+    for first in range(0, len(groups), 4096):
         part = slice(first, first + 4096)
         expected = first + torch.argsort(counts[..., part], dim=-1, descending=True, stable=True)
         assert torch.equal(order[..., part], expected.int())
@@ -217,45 +257,77 @@ def instructions(call) -> dict:
     return kernel
 
 
-def test_executed_instructions_fall_in_proportion():
-    q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (256, 2048, 2048))
+def test_executed_instructions_fall_in_proportion(schedule):
+    """Matrix products exactly; all of them but for outputs that a risen maximum rescales."""
+    waves, products = {"forward": (8, 128), "pingpong": (8, 192)}[schedule]
+    rows = 128 * {"forward": 2, "pingpong": 3}[schedule]
+    q, k, v = (torch.randn(1, n, 1, 128).bfloat16() for n in (rows, 2048, 2048))
+    k[:, 64:] *= 0.5  # the maximum of every row is in tile 0
+    k[:, :64, :, 0], q[..., 0] = 16, 16
     tiles = 32
     executed = []
-    for number in range(1, tiles + 1):
-        kept = torch.zeros(1, 1, 2, tiles, dtype=torch.bool)
-        kept[..., torch.randperm(tiles)[:number]] = True
+    numbers = list(range(1, tiles + 1, 1 if schedule == "forward" else 5))
+    for number in numbers:
+        kept = torch.zeros(1, 1, rows // 128, tiles, dtype=torch.bool)
+        kept[..., torch.randperm(tiles - 1)[: number - 1] + 1] = True
+        kept[..., 0] = True
         kernel = instructions(lambda kept=kept: skip(q, k, v, kept, threshold=-math.inf))
-        assert kernel["matrix"] == 8 * 128 * number
+        assert kernel["matrix"] == waves * products * number
         executed.append(kernel["instructions"])
-    per_tile = (executed[-1] - executed[0]) / (tiles - 1)
-    for number, one in enumerate(executed, 1):
+    per_tile = (executed[-1] - executed[0]) / (numbers[-1] - 1)
+    for number, one in zip(numbers, executed, strict=True):
         assert one == pytest.approx(executed[0] + (number - 1) * per_tile, rel=1e-3)
 
 
-def test_break_even():
-    """By executed instructions, the kernel it is made from loses against it from 6 % skipped on."""
-    q, k, v = (torch.randn(1, rows, 1, 128).bfloat16() for rows in (128, 6400, 6400))
-    for rounding in ROUNDINGS:
+def test_break_even(schedule):
+    """By executed instructions, the kernel it is made from loses against it from 6 or 10 % skipped on."""
+    rows, skipped = (128, 6) if schedule == "forward" else (384, 10)
+    q, k, v = (torch.randn(1, n, 1, 128).bfloat16() for n in (rows, 6400, 6400))
+    for rounding in ROUNDINGS if schedule == "forward" else ROUNDINGS[:1]:
         dense = instructions(lambda r=rounding: liteattention_rocm.attention(q, k, v, rounding=r))
-        kept = torch.ones(1, 1, 1, 100, dtype=torch.bool)
-        kept[..., :6] = False
+        kept = torch.ones(1, 1, rows // 128, 100, dtype=torch.bool)
+        kept[..., :skipped] = False
         skipping = instructions(lambda r=rounding, kept=kept: skip(q, k, v, kept, rounding=r))
         assert skipping["instructions"] < dense["instructions"]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_modelled_clocks_are_those_that_the_fallback_assumes(rounding):
-    from liteattention_rocm.lite.fallback import SKIPPING_OVER_FORWARD
-    from liteattention_rocm.timing import KERNELS, Shape, parameter_sets
+def modelled(kernel: str, shape=(1, 4, 32760, 32760)) -> dict[str, float]:
+    """Clocks of a compute unit by parameter set, whatever clock and power make of them."""
+    from liteattention_rocm.timing import Kernel, Shape, parameter_sets
     from liteattention_rocm.timing.steady import Traces
 
-    documented = parameter_sets()["D0"]
-    clocks = {}
-    for source in ("forward", "skip"):
-        traces = Traces(KERNELS[f"{source}:{rounding}"], Shape(1, 4, 32760, 8192))
-        steady = traces.steady(documented, traces.residents)
-        clocks[source] = steady.per_row(lambda answer: answer["clocks"])
-    assert 0.9 < clocks["skip"] / clocks["forward"] < SKIPPING_OVER_FORWARD + 0.005
+    traces = Traces(Kernel.parse(kernel), Shape(*shape))
+    return {
+        name: traces.steady(parameter_set, traces.residents).clocks
+        for name, parameter_set in parameter_sets().items()
+    }
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "forward:rtne",
+        "pingpong:rtne",
+        *(
+            pytest.param(f"{schedule}:{rounding}", marks=pytest.mark.full)
+            for schedule in ops.QUERY_TILES_OF
+            for rounding in ROUNDINGS
+            if rounding != "rtne"
+        ),
+    ],
+)
+def test_modelled_clocks_of_full_and_half_lists(kernel):
+    """What the choice of kernels assumes; on the out-of-phase schedule at most 3 % over dense with everything
+    listed, and at least 0.9 of what is ideal with half of it."""
+    schedule, rounding = kernel.split(":")
+    source = {"forward": "skip", "pingpong": "skip-pingpong"}[schedule]
+    dense, full = modelled(kernel), modelled(f"{source}:{rounding}")
+    half = modelled(f"{source}:{rounding}@0.5") if schedule == "pingpong" else None
+    for name in dense:
+        assert 0.9 < full[name] / dense[name] < SKIPPING_OVER_DENSE[schedule] + 0.005
+        if half:
+            assert full[name] / dense[name] <= 1.03
+            assert dense[name] / 2 / half[name] >= 0.9
 
 
 def test_a_wave_leaves_out_what_is_negligible_for_its_rows():
@@ -282,6 +354,8 @@ REFUSALS = {
     "list dtype": ({"read": torch.int64}, TypeError, r"read_list must have dtype torch\.int32"),
     "list shape": ({"read": (1, 1, 2, 1)}, ValueError, r"read_list must have shape \(1, 1, 1, 1\)"),
     "written shape": ({"write": (1, 1, 1, 2)}, ValueError, "write_list must have shape"),
+    "kernel": ({"kernel": "fast"}, ValueError, "kernel must be one of forward, pingpong, got 'fast'"),
+    "votes": ({"kernel": "pingpong", "votes_count": True}, ValueError, "votes_count must be False"),
     "order shape": ({"order": (1, 1, 2)}, ValueError, "order must have shape"),
     "scale": ({"scale": math.inf}, ValueError, "scale"),
     "layout": ({"layout": "sbhd"}, ValueError, "layout must be one of"),
@@ -325,7 +399,7 @@ def test_opcheck():
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_layouts_strides_and_grouped_heads(layout):
+def test_layouts_strides_and_grouped_heads(layout, schedule):
     q, k, v = inputs(2, 4, 200, 333, noise=0.2)
     k, v = torch.stack([k[:, :, :2], v[:, :, :2]], 2).unbind(2)
     kept = random_list(2, 4, 200, 333)

@@ -177,8 +177,9 @@ def test_the_oldest_version(monkeypatch, spoken, version, fits):
 def test_the_documentation_names_the_oldest_version():
     from pathlib import Path
 
-    page = Path(__file__).parent.parent / "docs" / "sglang.md"
-    assert f"SGLang {contracts.MINIMUM_SGLANG} or newer" in page.read_text()
+    page = (Path(__file__).parent.parent / "docs" / "sglang.md").read_text()
+    assert f"SGLang {contracts.MINIMUM_SGLANG} or newer" in page
+    assert f"{len(CONTRACTS)} symbols" in page
 
 
 @pytest.mark.full

@@ -82,7 +82,7 @@ def test_layers_with_a_preference_set_get_our_backend_when_asked(runtime, chosen
 
 
 @pytest.mark.parametrize(("head_size", "dtype"), [(80, BF16), (64, BF16), (256, BF16), (128, FP32)])
-def test_auxiliary_component_falls_back(runtime, chosen, head_size, dtype):
+def test_row_19_auxiliary_component_falls_back(runtime, chosen, head_size, dtype):
     with runtime.component_attn_backend_context_manager(
         None, component_name="text_encoder", allow_global_backend_fallback=True
     ):
@@ -252,7 +252,7 @@ main()
     ("module", "works"),
     [("sglang.multimodal_gen.runtime.entrypoints.cli.main", True), ("sglang.cli.main", False)],
 )
-def test_component_override_on_the_command_line(model, module, works):
+def test_row_20_component_override_on_the_command_line(model, module, works):
     """SGLang's console script reads overrides before it loads plugins; its module entry point after."""
     finished = python("-c", COMMAND_LINE.format(module=module, model=str(model), model_id=tiny_wan.MODEL_ID))
     if works:

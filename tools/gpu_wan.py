@@ -1,239 +1,91 @@
-"""Wan2.1-T2V with structured weights through the diffusers pipeline on a real GPU: torch SDPA against ours.
+"""Wan2.1-T2V-1.3B with structured weights on a real GPU: torch SDPA against ours, dense and skipping.
 
-python tools/gpu_wan.py --json wan.json
+python tools/gpu_wan.py --output wan
 
-The weights (e2e/structured_wan.py) make attention local and drifting; they say nothing about picture quality.
-Every arm denoises the same latents with the same prompt embedding; latents are compared, no video is decoded.
+Runs `python -m e2e.compare --engine diffusers --model structured-1.3b`, which writes its report there, and
+prints from it what docs/triton.md has. The weights (e2e/structured_wan.py) make attention local and drifting;
+they say nothing about picture quality.
 """
 
 import argparse
-import contextlib
 import json
-import math
 import statistics
 import sys
+from pathlib import Path
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
-import liteattention_rocm
-from e2e import structured_wan, tiny_wan
-from liteattention_rocm import dispatch
-from liteattention_rocm.lite import LiteAttention
+from e2e import amdahl, arms, compare
 
-HEIGHT, WIDTH, FRAMES = 480, 832, 81
-SEED = 1
+ARMS = (arms.SDPA, arms.OURS, arms.OURS_RTNE, arms.at("-10"), arms.at("-6"))
 
 
-class Attention:
-    """What every attention of the transformer calls in one arm, and the device time that it takes."""
+def median(values, first: int = 1) -> float:
+    """Leaves out the first step: it reads a full list, and in it a kernel may still be compiled."""
+    return statistics.median(values[first:])
 
-    def __init__(self, threshold: float | None, ours: bool, rounding: str):
-        self.threshold, self.ours, self.rounding = threshold, ours, rounding
-        self.states: dict[tuple[int, int], LiteAttention] = {}
-        self.layer, self.cross, self.branch = 0, False, 0
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event, bool]] = []
 
-    def __call__(self, query, key, value, **_) -> torch.Tensor:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        out = self.compute(query, key, value)
-        end.record()
-        self.events.append((start, end, self.cross))
-        return out
-
-    def compute(self, query, key, value) -> torch.Tensor:
-        if not self.ours:
-            q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-        if self.threshold is None or self.cross:
-            return liteattention_rocm.attention(query, key, value, rounding=self.rounding)
-        state = self.states.get((self.layer, self.branch))
-        if state is None:
-            state = LiteAttention(threshold=self.threshold, rounding=self.rounding, break_even=0)
-            self.states[self.layer, self.branch] = state
-        return state(query, key, value)
-
-    def sparsity(self) -> float:
-        return (
-            statistics.mean(state.calc_percentage() for state in self.states.values()) if self.states else 0.0
-        )
-
-    def take_milliseconds(self) -> tuple[float, float]:
-        """Device milliseconds of self- and of cross-attention since the last call."""
-        torch.cuda.synchronize()
-        sums = [
-            sum(a.elapsed_time(b) for a, b, cross in self.events if cross is kind) for kind in (False, True)
+def rows(report: dict, folder: Path) -> list[dict]:
+    """One row an arm, all beside torch SDPA."""
+    base = report["arms"][arms.SDPA]
+    base_step = median(base["times"]["steps_s"])
+    own, cross = (median([step[role] for step in base["times"]["attention_s"]]) for role in ("self", "cross"))
+    expected = latents_of(report, folder, arms.SDPA)
+    found = []
+    for name, arm in report["arms"].items():
+        if arm["status"] != "ok":
+            continue
+        times, latents = arm["times"], latents_of(report, folder, name)
+        step = median(times["steps_s"])
+        attention = median([step["self"] for step in times["attention_s"]])
+        distances = [
+            float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(latents, expected, strict=True)
         ]
-        self.events.clear()
-        return sums[0], sums[1]
-
-
-class Marked:
-    """A processor that says whose attention is computed before its own processor runs."""
-
-    def __init__(self, processor, arm, layer: int, cross: bool):
-        self.processor, self.arm, self.layer, self.cross = processor, arm, layer, cross
-
-    def __call__(self, *arguments, **options):
-        self.arm().layer, self.arm().cross = self.layer, self.cross
-        return self.processor(*arguments, **options)
-
-
-@contextlib.contextmanager
-def serving(transformer, arm: Attention):
-    """The transformer's attentions call `arm`; branches of classifier-free guidance are counted by calls."""
-    from diffusers.models.transformers import transformer_wan
-
-    original, processors = transformer_wan.dispatch_attention_fn, []
-    transformer_wan.dispatch_attention_fn = arm
-    for layer, block in enumerate(transformer.blocks):
-        for attention, cross in ((block.attn1, False), (block.attn2, True)):
-            processors.append((attention, attention.processor))
-            attention.processor = Marked(attention.processor, lambda: arm, layer, cross)
-    # The pipeline calls the transformer twice a step: with the prompt, then with the negative one.
-    calls = iter(range(1 << 30))
-    hook = transformer.register_forward_pre_hook(lambda *_: setattr(arm, "branch", next(calls) % 2))
-    try:
-        yield
-    finally:
-        hook.remove()
-        transformer_wan.dispatch_attention_fn = original
-        for attention, processor in processors:
-            attention.processor = processor
-
-
-def pipeline_of(transformer):
-    from diffusers import UniPCMultistepScheduler, WanPipeline
-
-    scheduler = UniPCMultistepScheduler(
-        prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
-    )
-    return WanPipeline(
-        tokenizer=None, text_encoder=None, vae=None, scheduler=scheduler, transformer=transformer
-    )
-
-
-def run(pipeline, arm: Attention, steps: int, size, device) -> dict:
-    height, width, frames = size
-    transformer = pipeline.transformer
-    generator = torch.Generator(device).manual_seed(SEED)
-    text = torch.randn((2, 1, 512, transformer.config.text_dim), generator=generator, device=device)
-    prompt, negative = text.to(torch.bfloat16).unbind(0)
-    rows, latents = [], []
-    torch.cuda.reset_peak_memory_stats()
-    clock = [torch.cuda.Event(enable_timing=True)]
-
-    def step_done(_, index, timestep, tensors):
-        now = torch.cuda.Event(enable_timing=True)
-        now.record()
-        now.synchronize()
-        own, cross = arm.take_milliseconds()
-        rows.append(
+        shares = arm["sparsity"]["per_step"] if arm["sparsity"] else [0.0] * len(distances)
+        found.append(
             {
-                "step": index,
-                "ms": clock[0].elapsed_time(now),
-                "self_attention_ms": own,
-                "cross_attention_ms": cross,
-                "sparsity": arm.sparsity(),
+                "arm": name,
+                "step_ms": 1000 * step,
+                "self_attention_ms": 1000 * attention,
+                "attention_share": (own + cross) / base_step if name == arms.SDPA else None,
+                "sparsity": statistics.mean(shares[1:]),
+                "gain": base_step / step,
+                # Only self-attention changes: as much faster as it is measured to be.
+                "amdahl": amdahl.gain(own / base_step, own / attention),
+                "limit": amdahl.limit(own / base_step),
+                "distance": distances[-1],
+                "sparsity_by_step": [round(share, 3) for share in shares],
+                "distance_by_step": [round(value, 4) for value in distances],
+                "peak_GB": arm["timing"]["peak_bytes"] / 1e9,
             }
         )
-        latents.append(tensors["latents"].float().cpu())
-        clock[0] = torch.cuda.Event(enable_timing=True)
-        clock[0].record()
-        return tensors
-
-    with serving(transformer, arm):
-        clock[0].record()
-        pipeline(
-            prompt_embeds=prompt,
-            negative_prompt_embeds=negative,
-            height=height,
-            width=width,
-            num_frames=frames,
-            num_inference_steps=steps,
-            guidance_scale=5.0,
-            generator=torch.Generator(device).manual_seed(SEED),
-            output_type="latent",
-            callback_on_step_end=step_done,
-        )
-    return {"steps": rows, "latents": latents, "peak_bytes": torch.cuda.max_memory_allocated()}
+    return found
 
 
-def summary(name: str, result: dict, base: dict) -> dict:
-    """Medians leave out the first step, in which kernels are compiled and every list is full."""
-    later = result["steps"][1:]
-    ms = statistics.median(row["ms"] for row in later)
-    base_later = base["steps"][1:]
-    base_ms = statistics.median(row["ms"] for row in base_later)
-    base_self = statistics.median(row["self_attention_ms"] for row in base_later)
-    base_attention = base_self + statistics.median(row["cross_attention_ms"] for row in base_later)
-    own = statistics.median(row["self_attention_ms"] for row in later)
-    sparsity = statistics.mean(row["sparsity"] for row in later)
-    final, reference = result["latents"][-1].double(), base["latents"][-1].double()
-    # Amdahl: the rest stays; self-attention takes its dense time in this arm's kernel times what is left.
-    return {
-        "arm": name,
-        "step_ms": ms,
-        "self_attention_ms": own,
-        "attention_share": base_attention / base_ms if name == "torch_sdpa" else own / ms,
-        "sparsity": sparsity,
-        "gain": base_ms / ms,
-        "gain_if_self_attention_were_free": base_ms / (base_ms - base_self),
-        "latents_relative_distance": ((final - reference).norm() / reference.norm()).item(),
-        "peak_GiB": result["peak_bytes"] / 2**30,
-    }
+def latents_of(report: dict, folder: Path, name: str) -> np.ndarray:
+    (place,) = report["arms"][name]["requests"].values()
+    return np.load(folder / place / "latents.npy").astype(np.float64)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="1.3b", choices=sorted(structured_wan.SIZES))
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--rounding", default="rtz")
-    parser.add_argument("--json")
+    parser.add_argument("--model", default="structured-1.3b")
+    parser.add_argument("--steps", default="8")
+    parser.add_argument("--output", type=Path, default=Path("gpu-wan"))
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = torch.device("cuda", 0)
-    torch.manual_seed(SEED)
-    if options.size == "1.3b":
-        tiny_wan.TEXT_WIDTH = 4096  # UMT5-XXL's, as in the published configuration
-    with torch.device(device):
-        transformer = structured_wan.build(options.size)
-    transformer = transformer.to(device, torch.bfloat16).eval().requires_grad_(False)
-    pipeline = pipeline_of(transformer)
-    arms = {
-        "torch_sdpa": Attention(None, False, options.rounding),
-        "ours dense": Attention(None, True, options.rounding),
-        "ours dense rtne": Attention(None, True, "rtne"),
-        "ours -10": Attention(-10.0, True, options.rounding),
-        "ours -6": Attention(-6.0, True, options.rounding),
-    }
-    size = (HEIGHT, WIDTH, FRAMES) if options.size == "1.3b" else (144, 256, 49)
-    report = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__, "size": size}
-    report |= {"kernel": dispatch.serving(device).name, "steps": options.steps, "arms": {}, "summary": []}
-    print(report, flush=True)
-    results = {}
-    for name, arm in arms.items():
-        results[name] = run(pipeline, arm, options.steps, size, device)
-        report["arms"][name] = {key: results[name][key] for key in ("steps", "peak_bytes")}
-        row = summary(name, results[name], results["torch_sdpa"])
-        row["latents_distance_by_step"] = [
-            ((a.double() - b.double()).norm() / b.double().norm()).item()
-            for a, b in zip(results[name]["latents"], results["torch_sdpa"]["latents"], strict=True)
-        ]
-        report["summary"].append(row)
-        shown = {
-            k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if not isinstance(v, list)
-        }
-        print(shown, flush=True)
-        print("  sparsity by step", [round(r["sparsity"], 3) for r in results[name]["steps"]], flush=True)
-        print("  ms by step", [round(r["ms"]) for r in results[name]["steps"]], flush=True)
-        if options.json:
-            with open(options.json, "w") as file:
-                json.dump(report, file, indent=1)
-    finite = all(math.isfinite(row["latents_relative_distance"]) for row in report["summary"])
-    return 0 if finite else 1
+    command = ["--engine=diffusers", f"--model={options.model}", f"--steps={options.steps}"]
+    status = compare.main([*command, f"--arms={','.join(ARMS)}", f"--output={options.output}"])
+    report = json.loads((options.output / "report.json").read_text())
+    table = rows(report, options.output)
+    print(report["device"])
+    for row in table:
+        print({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=1))
+    return status
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ std::string arguments_text(const liteattention_rocm::OrderArguments& a) {
   out << "{\"list\": " << reinterpret_cast<uintptr_t>(a.list)
       << ", \"counts\": " << reinterpret_cast<uintptr_t>(a.counts)
       << ", \"order\": " << reinterpret_cast<uintptr_t>(a.order) << ", \"query_tiles\": " << a.query_tiles
-      << ", \"words\": " << a.words << "}";
+      << ", \"words\": " << a.words << ", \"merged\": " << a.merged << "}";
   return out.str();
 }
 
