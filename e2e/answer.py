@@ -57,7 +57,8 @@ def modelled_line(report: dict[str, Any], names: list[str]) -> str:
         return f"Fastest arm that passes the gate: {reference} itself (modelled)."
     one = modelled[best]
     low, high = one["speedup"]["low"], one["speedup"]["high"]
-    sure = "" if one["speedup"]["faster"] == best else "; the model alone does not settle it"
+    sure = "" if one["speedup"]["prediction"] else "; the interval is too wide for a prediction"
+    sure += "" if one["speedup"]["faster"] == best else "; the model alone does not settle which is faster"
     ends = [one["gains"][f"{share:g}"] for share in (amdahl.STATED_SHARES[0], amdahl.STATED_SHARES[-1])]
     return (
         f"Fastest arm that passes the gate: {best}, modelled: attention of Wan2.1-T2V-1.3B at 480p "

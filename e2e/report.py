@@ -13,6 +13,7 @@ from e2e.options import describe_requests
 NO_CHECK = f"none: the noise floor takes the arms {arms.OURS}, {arms.PEER} and {arms.PEER_RTNE}"
 
 
+TOO_WIDE = ": too wide, no prediction"  # of an interval beyond the timing model's claim
 ONLY_WRITTEN = ("LPIPS", "motion PSNR", "largest pixel difference", "values that differ")  # not on a terminal
 
 
@@ -173,13 +174,16 @@ def modelled_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     def text(one: dict[str, float], form: str) -> str:
         return f"{form.format(one['low'])}–{form.format(one['high'])}"
 
+    def speed(one: dict[str, Any]) -> str:
+        return text(one, "{:.2f}") + ("" if one["prediction"] else TOO_WIDE)
+
     return header, [
         [
             name,
             text(one["request_ms"], "{:.2f}"),
             text(one["self_ms"], "{:.2f}"),
             text(one["cross_ms"], "{:.3f}"),
-            text(one["speedup"], "{:.2f}") if "speedup" in one else "",
+            speed(one["speedup"]) if "speedup" in one else "",
         ]
         for name, one in report["modelled"]["arms"].items()
     ]

@@ -218,9 +218,11 @@ def test_answer_without_a_gpu_is_modelled_and_says_so():
     text = "\n".join(answer.gains(report))
     assert "1.43x at 30%, 2.00x at 50%, 3.33x at 70% of a step" in text
     assert "out of reach at 30%, 40%–50% at 50%, 0% at 70% (modelled)" in text
+    report["modelled"]["arms"][TEN]["speedup"]["prediction"] = False
+    assert "too wide for a prediction" in answer.line(report)
     report["gate"]["arms"][TEN]["passed"] = False
     assert "liteattention_rocm, modelled: " in answer.line(report)
-    assert "the model alone does not settle it" in answer.line(report)
+    assert "the model alone does not settle which is faster" in answer.line(report)
     report["gate"] = None
     assert answer.line(report).startswith("No answer: ")
 

@@ -1,6 +1,5 @@
 """The kernels that split KV and the merge, simulated: against the unsplit kernels and float64."""
 
-import dataclasses
 import os
 
 import pytest
@@ -179,14 +178,10 @@ def test_the_same_bits_every_time(rounding):
 
 
 @pytest.fixture
-def small_device(monkeypatch, family):
+def small_device(monkeypatch, request, family):
     """A device of three compute units, and the plan's own choice of pieces within the family."""
-    target = runtime.target
-
-    def smaller(device):
-        return dataclasses.replace(target(device), compute_units=3)
-
-    monkeypatch.setattr(runtime, "target", smaller)
+    simulator.set_option("compute_units", 3)
+    request.addfinalizer(lambda: simulator.set_option("compute_units", 304))
     monkeypatch.setattr(runtime, "forced_pieces", 0)
     verdicts.forget()
 

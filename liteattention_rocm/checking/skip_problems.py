@@ -61,6 +61,7 @@ PINGPONG_SKIP_PROBLEMS = (
     SkipProblem(300, 2200, share=0.1, backward=True),
     SkipProblem(150, 2113, share=0.05, gaps=True, backward=True),
     SkipProblem(20, 3000, share=0.02),
+    SkipProblem(20, 3500, share=0.04),
 )
 
 

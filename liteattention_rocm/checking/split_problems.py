@@ -32,7 +32,7 @@ class SplitProblem(problems.Problem):
 
 
 # Pieces of equal and unequal length, a part-filled last tile in a piece of its own and not, whole blocks
-# beside split ones, waves without rows; pieces that leave every remainder of the merge's unrolled loop.
+# beside split ones, waves without rows.
 SPLIT_PROBLEMS = (
     SplitProblem(40, 189, pieces=2),
     SplitProblem(150, 330, heads=2, kv_heads=1, strided=True, pieces=3, whole=1),
