@@ -14,9 +14,7 @@ from typing import Any
 from e2e import amdahl, arms
 
 TRUE_SELF, TRUE_CROSS = "1,12,32760", "1,12,32760,512"  # Wan2.1-T2V-1.3B at 480p, 81 frames
-QUARTER = "1,12,32760,8190"  # self-attention of a row of workgroups that visits a quarter of the KV tiles
-SKIPPING = "skip:rtz"  # the timing model's skipping kernel, every tile listed
-KV_TILE = 64
+QUARTER = "@0.25"  # behind a skipping kernel's name: it visits a quarter of the KV tiles
 
 
 @functools.cache
@@ -28,11 +26,26 @@ def profile(kernel: str, shape: str) -> dict[str, Any]:
     return timing.profile(timing.Kernel.parse(kernel).planned(parsed), parsed, top=0)
 
 
+def skipping_kernel(shape: str) -> str:
+    """The timing model's name of the skipping kernel on the schedule that dense attention of a shape has."""
+    from liteattention_rocm import timing
+
+    dense = timing.Kernel.parse("ours:rtz").planned(timing.Shape.parse(shape))
+    return "skip-pingpong:rtz" if dense.source.startswith("pingpong") else "skip:rtz"
+
+
+def skipping_profiles(shape: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Profiles of that kernel over all tiles and over a quarter of them."""
+    name = skipping_kernel(shape)
+    return profile(name, shape), profile(name + QUARTER, shape)
+
+
 def layer_time(dense: dict, listed: dict, listed_quarter: dict, sparsity: dict[str, Any] | None) -> dict:
     """A call's modelled time at a run's mean sparsity, in a profile's form.
 
     A workgroup that visits a part of the KV tiles takes what it takes with so many tiles: a line through the
-    times at all tiles and at a quarter of them. Every workgroup is taken to skip the mean share.
+    times at all tiles and at a quarter of them. Every workgroup is taken to skip the mean share, and one of
+    several query tiles to find them in agreement.
 
     Args:
         dense: profile of the dense kernel, for calls that took no list.
@@ -99,9 +112,7 @@ def summarise(
         tell(f"{name}: modelling")
         skips = arm["sparsity"] is not None
         dense = profile(clock, TRUE_SELF)
-        full, quarter = (
-            (profile(SKIPPING, TRUE_SELF), profile(SKIPPING, QUARTER)) if skips else (dense, dense)
-        )
+        full, quarter = skipping_profiles(TRUE_SELF) if skips else (dense, dense)
         own = layer_time(dense, full, quarter, arm["sparsity"])
         cross = profile(clock, TRUE_CROSS)
         layers[name] = mix(own["name"], [(own, 1.0), (cross, 1.0)])
@@ -142,10 +153,7 @@ def request_time(arm: dict[str, Any], clock: str) -> dict[str, Any]:
         shape = launched_shape(call)
         one = profile(clock, shape)
         if call["role"] == "self" and arm["sparsity"] is not None:
-            batch, heads, rows, columns = map(int, shape.split(","))
-            quarter = max(KV_TILE, columns // 4)
-            few = profile(SKIPPING, f"{batch},{heads},{rows},{quarter}")
-            one = layer_time(one, profile(SKIPPING, shape), few, arm["sparsity"])
+            one = layer_time(one, *skipping_profiles(shape), arm["sparsity"])
         for end in total:
             total[end] += call["calls"] * one["time_ms"][end]
     return total
@@ -169,7 +177,7 @@ def goals(reference: dict) -> dict[str, dict[str, Any]]:
 
     Cross-attention stays dense.
     """
-    full, quarter = profile(SKIPPING, TRUE_SELF), profile(SKIPPING, QUARTER)
+    full, quarter = skipping_profiles(TRUE_SELF)
     cross = profile("ours:rtz", TRUE_CROSS)
     answer: dict[str, dict[str, Any]] = {}
     for goal in amdahl.GOALS:

@@ -18,7 +18,13 @@ def code_object():
     return _C.code_object("gfx942")
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+def in_default_run(kernel):
+    """rtna's kernels that split or merge differ from rtne's in how they round alone."""
+    rare = kernel.endswith("rtna") and ("split" in kernel or "merge" in kernel)
+    return pytest.param(kernel, marks=pytest.mark.full) if rare else kernel
+
+
+@pytest.mark.parametrize("kernel", [in_default_run(kernel) for kernel in KERNELS])
 def test_intact_kernels_are_clean(code_object, kernel):
     module = simulator.Module(code_object)
     report = check.check_kernel(
