@@ -31,7 +31,7 @@ from e2e.job import RESULT, Job
 __all__ = ["MARK", "Job", "load", "main", "run"]
 
 MARK = "@e2e "
-# Modules with load, watch, run, times and settings, by the name of what they drive.
+# Modules with load, watch, run, times, settings and READING_TAKES_TIME, by the name of what they drive.
 ENGINES = {"sglang": "e2e.generate", "diffusers": "e2e.diffusers_engine"}
 ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash|sage", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
@@ -41,6 +41,7 @@ MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
 
 
 settings = pinned.read_back
+READING_TAKES_TIME = True  # times include reading the sparsity back
 
 
 def tell(**message: Any) -> None:
@@ -86,6 +87,7 @@ def main(path: str) -> int:
         tell(stage="writing")
         result = {"fingerprint": request.fingerprint, "prompt": request.prompt, "seed": request.seed}
         result.update(describe(request, job.folder, arm, layers, warm_kernels or simulated_kernels(job)))
+        result["reads_sparsity"] &= engine.READING_TAKES_TIME
         result["times"] = engine.times(request, arm, output, ready, seconds)
         result["memory"] = peak_memory(job)
         result["settings"] = engine.settings(server_args)

@@ -35,6 +35,16 @@ COMMANDS = {
 }
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command but `compare`, which parses its own."""
+    made = argparse.ArgumentParser(prog="liteattention-rocm", description="Attention for MI300X (gfx942).")
+    subparsers = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.__doc__.splitlines()[0]
+        module.add_options(subparsers.add_parser(name, help=summary, description=summary))
+    return made
+
+
 def main(arguments=None) -> int:
     """Runs one command.
 
@@ -44,12 +54,7 @@ def main(arguments=None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["compare"]:
         return compare.run(arguments[1:])  # e2e.compare parses its own options
-    parser = argparse.ArgumentParser(prog="liteattention-rocm", description="Attention for MI300X (gfx942).")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        summary = module.__doc__.splitlines()[0]
-        module.add_options(subparsers.add_parser(name, help=summary, description=summary))
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return COMMANDS[options.command].run(options)
     except BrokenPipeError:  # the reader of a pipe has seen enough

@@ -16,11 +16,11 @@ FUNCTIONAL = "liteattention_rocm::attention"
 OUTPUT = "liteattention_rocm::attention_output"
 OUT = "liteattention_rocm::attention_out"
 
-torch.library.define(FUNCTIONAL, f"({_INPUTS}, *, {_OPTIONS}, {_LSE}) -> (Tensor out, Tensor lse)")
-# Positional throughout: the dispatcher takes half a microsecond for each keyword.
+# Positional throughout: the dispatcher takes half a microsecond for each keyword, and torch.compile refuses a
+# strided tensor as a keyword `out`.
+torch.library.define(FUNCTIONAL, f"({_INPUTS}, {_OPTIONS}, {_LSE}) -> (Tensor out, Tensor lse)")
 torch.library.define(OUTPUT, f"({_INPUTS}, {_OPTIONS}) -> Tensor")
-# `out` is positional: torch.compile refuses a strided tensor as a keyword of that name.
-torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, *, {_OPTIONS}, {_LSE}) -> Tensor")
+torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, {_OPTIONS}, {_LSE}) -> Tensor")
 
 
 def attention(
@@ -74,11 +74,11 @@ def attention(
     try:
         if out is None and not return_lse:
             return _output(q, k, v, scale, layout, rounding, variant)
-        options = {"scale": scale, "layout": layout, "rounding": rounding, "variant": variant}
         if out is None:
-            return _functional(q, k, v, return_lse=True, **options)
-        arguments.check_tensor_types(out=out)
-        lse = _into(q, k, v, out, return_lse=return_lse, **options)
+            return _functional(q, k, v, scale, layout, rounding, variant, True)
+        if not isinstance(out, Tensor):
+            arguments.check_tensor_types(out=out)
+        lse = _into(q, k, v, out, scale, layout, rounding, variant, return_lse)
         return (out, lse) if return_lse else out
     except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
         arguments.check_tensor_types(q=q, k=k, v=v)
@@ -95,7 +95,7 @@ def _new_lse(q, sizes, return_lse):
 
 
 @torch.library.impl(FUNCTIONAL, "default")
-def _attention(q, k, v, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False):
+def _attention(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False):
     call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     kernel = dispatch.serving(q.device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -137,7 +137,7 @@ def _check_place(call, q, k, v, out) -> bool:
 
 @torch.library.impl(OUT, "default")
 def _attention_out(
-    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
+    q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
 ):
     call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
     place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
@@ -150,7 +150,7 @@ def _attention_out(
 
 
 @torch.library.register_fake(FUNCTIONAL)
-def _attention_fake(q, k, v, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"):
+def _attention_fake(q, k, v, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False):
     _, scale = arguments.check_options(layout, rounding, scale)
     arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
@@ -166,7 +166,7 @@ def _attention_output_fake(q, k, v, scale=None, layout="bshd", rounding="rtne", 
 
 @torch.library.register_fake(OUT)
 def _attention_out_fake(
-    q, k, v, out, *, scale=None, layout="bshd", rounding="rtne", return_lse=False, variant="fast"
+    q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
 ):
     _, scale = arguments.check_options(layout, rounding, scale)
     arguments.check_variant(variant, scale)

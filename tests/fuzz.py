@@ -43,6 +43,7 @@ if "FUZZ_PACKAGE" in os.environ:
 import torch  # noqa: E402
 
 import fuzz_attention  # noqa: E402
+import fuzz_lists  # noqa: E402
 import fuzz_refusals  # noqa: E402
 
 # Kind of case: how it is checked, how it is described.
@@ -55,10 +56,12 @@ KINDS = {
         lambda number: fuzz_attention.check(fuzz_attention.pair(number)),
         lambda number: str(fuzz_attention.pair(number)),
     ),
+    "packed": (fuzz_lists.check_packed, lambda number: str(fuzz_lists.draw_packed(number))),
+    "lists": (fuzz_lists.check_listed, lambda number: str(fuzz_lists.draw_listed(number))),
     "refusals": (fuzz_refusals.check, fuzz_refusals.describe),
     "robustness": (fuzz_refusals.check_robustness, fuzz_refusals.describe_robustness),
 }
-ROUND = ("calls",) * 4 + ("refusals",) * 4 + ("robustness",) * 4
+ROUND = ("calls",) * 4 + ("packed", "lists") + ("refusals",) * 4 + ("robustness",) * 4
 PAIRS = fuzz_attention.LONGEST**2
 NUMBERS = 2**40
 MOST_FAILURES = 20
@@ -169,7 +172,7 @@ def parse(words):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time; 0 for all lengths")
     parser.add_argument("--seed", type=int, default=None, help="of the random cases; a new one by default")
-    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=["calls", "refusals", "robustness"])
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*dict.fromkeys(ROUND)])
     parser.add_argument("--lengths", action="store_true", help="every pair of lengths up to 260")
     parser.add_argument(
         "--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N parts of them"

@@ -202,6 +202,13 @@ def make_values(kind: str, shape, seed: int):
     return normal.bfloat16().contiguous()
 
 
+def make_inputs(call: Call) -> list[torch.Tensor]:
+    """q, k and v of a call, contiguous."""
+    shapes = [call.shape(call.heads, call.seqlen_q), *[call.shape(call.kv_heads, call.seqlen_kv)] * 2]
+    seeds = (3 * call.number + index for index in range(3))
+    return [make_values(*one) for one in zip(call.values, shapes, seeds, strict=True)]
+
+
 # Views. Each makes strides, in elements, and an offset for a shape; memory around the view is NaN.
 
 
@@ -311,13 +318,16 @@ def only_finite(tensor):
     return torch.where(tensor.isfinite(), tensor, 0)
 
 
-def expected_of(q, k, v, call: Call) -> Expected:
+def expected_of(q, k, v, call: Call, mask=None) -> Expected:
+    """What must come out; `mask` [batch, heads, rows of q, rows of k] is False for keys that are left out."""
     scale = HEAD_DIM**-0.5 if call.scale is None else call.scale
     finite = all(bool(t.isfinite().all()) for t in (q, k, v))
     q, k, v = reference.per_head(q, k, v, call.layout, torch.float64)
     raw = only_finite(q).abs() @ only_finite(k).abs().transpose(2, 3)
     magnitude = raw * abs(scale)
     scores = q @ k.transpose(2, 3) * scale
+    if mask is not None:
+        scores, raw, magnitude = scores.masked_fill(~mask, -math.inf), raw * mask, magnitude * mask
     weights = torch.softmax(scores, dim=-1)
     wide = float(only_finite(v).abs().max())
     # How far each row's weights may be from the true ones: numerator and denominator. Products below the
@@ -385,18 +395,28 @@ def require_aiters_bits(inputs, options, out) -> None:
         require(torch.equal(bits(out)[number], bits(theirs)[number]), "bits differ from AITER's")
 
 
+def require_accuracy(bhsd, lse, truth: Expected) -> None:
+    """An output as [batch, heads, rows, 128] and, unless None, its LSE against float64."""
+    if not truth.finite or truth.score_overflows or truth.value_overflows:
+        return
+    require(bool(bhsd.isfinite().all()), "finite inputs gave NaN or Inf")
+    error = (bhsd.double() - truth.out).abs()
+    require(bool((error <= truth.bound).all()), f"out {worst(error, truth.bound)}")
+    inside = (bhsd >= truth.low) & (bhsd <= truth.high)
+    require(bool(inside.all()), "an element of out is outside the range of v")
+    if lse is not None:
+        error = (lse.double() - truth.lse).abs()
+        require(bool((error <= truth.lse_bound).all()), f"lse {worst(error, truth.lse_bound)}")
+
+
 def check(call: Call) -> None:
     """Makes the call and holds its answer to everything that must hold.
 
     Raises:
         Disagreement: a sentence that says what does not.
     """
-    rows = (call.seqlen_q, call.seqlen_kv, call.seqlen_kv)
-    heads = (call.heads, call.kv_heads, call.kv_heads)
-    views = []
-    for index, (kind, view) in enumerate(zip(call.values, call.views[:3], strict=True)):
-        contiguous = make_values(kind, call.shape(heads[index], rows[index]), 3 * call.number + index)
-        views.append(strided(view, contiguous))
+    values = make_inputs(call)
+    views = [strided(view, tensor) for view, tensor in zip(call.views, values, strict=False)]
     inputs = [t.contiguous() for t in views]
     options = {"layout": call.layout, "rounding": call.rounding, "scale": call.scale}
     force(call.family, call.pieces)
@@ -426,15 +446,7 @@ def check(call: Call) -> None:
         if not truth.aiters:
             return
     bhsd = kept if call.layout == "bhsd" else kept.transpose(1, 2)
-    if truth.finite and not truth.score_overflows and not truth.value_overflows:
-        require(bool(bhsd.isfinite().all()), "finite inputs gave NaN or Inf")
-        error = (bhsd.double() - truth.out).abs()
-        require(bool((error <= truth.bound).all()), f"out {worst(error, truth.bound)}")
-        inside = (bhsd >= truth.low) & (bhsd <= truth.high)
-        require(bool(inside.all()), "an element of out is outside the range of v")
-        if lse is not None:
-            error = (lse.double() - truth.lse).abs()
-            require(bool((error <= truth.lse_bound).all()), f"lse {worst(error, truth.lse_bound)}")
+    require_accuracy(bhsd, lse, truth)
     if have_aiter() and truth.aiters:
         against_aiter(call, inputs, options, kept, bhsd, truth)
 

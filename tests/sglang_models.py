@@ -28,7 +28,7 @@ import torch  # noqa: E402
 HEADER = ("model", "layer", "heads × size", "what happens")
 
 
-def _wan(**arch):
+def wan(**arch):
     from sglang.multimodal_gen.configs.models.dits.wanvideo import WanVideoArchConfig, WanVideoConfig
     from sglang.multimodal_gen.runtime.models.dits.wanvideo import WanTransformer3DModel
 
@@ -135,18 +135,18 @@ def _clip():
 
 
 TRANSFORMERS = {
-    "Wan2.1-T2V-1.3B": lambda: _wan(num_attention_heads=12, ffn_dim=8960),
-    "Wan2.1-T2V-14B, Wan2.2-T2V-A14B": lambda: _wan(num_attention_heads=40, ffn_dim=13824),
-    "Wan2.1-I2V-14B": lambda: _wan(
+    "Wan2.1-T2V-1.3B": lambda: wan(num_attention_heads=12, ffn_dim=8960),
+    "Wan2.1-T2V-14B, Wan2.2-T2V-A14B": lambda: wan(num_attention_heads=40, ffn_dim=13824),
+    "Wan2.1-I2V-14B": lambda: wan(
         num_attention_heads=40, ffn_dim=13824, image_dim=1280, added_kv_proj_dim=5120, in_channels=36
     ),
-    "Wan2.2-I2V-A14B": lambda: _wan(num_attention_heads=40, ffn_dim=13824, in_channels=36),
-    "Wan2.2-TI2V-5B": lambda: _wan(num_attention_heads=24, ffn_dim=14336, in_channels=48, out_channels=48),
+    "Wan2.2-I2V-A14B": lambda: wan(num_attention_heads=40, ffn_dim=13824, in_channels=36),
+    "Wan2.2-TI2V-5B": lambda: wan(num_attention_heads=24, ffn_dim=14336, in_channels=48, out_channels=48),
     "FLUX.1": _flux,
     "FLUX.2": _flux_2,
     "HunyuanVideo": _hunyuan_video,
     "Qwen-Image": _qwen_image,
-    "any transformer, head size 64": lambda: _wan(num_attention_heads=24, attention_head_dim=64),
+    "any transformer, head size 64": lambda: wan(num_attention_heads=24, attention_head_dim=64),
 }
 ENCODERS = {
     "HunyuanVideo's Llama": _llama,
@@ -158,8 +158,8 @@ ENCODERS = {
 
 
 @contextlib.contextmanager
-def host(model: Path, **arguments):
-    """SGLang as it stands in a worker of one rank on a CPU, our name chosen and a threshold set."""
+def host(model: Path, threshold: float | None = -10, **arguments):
+    """SGLang as it stands in a worker of one rank on a CPU: our name, and a threshold unless it is None."""
     from sglang.multimodal_gen.runtime.distributed import (
         cleanup_dist_env_and_memory,
         maybe_init_distributed_environment_and_model_parallel,
@@ -174,7 +174,7 @@ def host(model: Path, **arguments):
         model_id=tiny_wan.MODEL_ID,
         num_gpus=1,
         attention_backend="liteattention_rocm",
-        attention_backend_config={"threshold": -10},
+        attention_backend_config={} if threshold is None else {"threshold": threshold},
         **arguments,
     )
     set_global_server_args(args)

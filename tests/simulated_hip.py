@@ -18,6 +18,9 @@ INVALID_DEVICE, INVALID_IMAGE, NO_BINARY, FILE_NOT_FOUND, SYMBOL_NOT_FOUND = 101
 INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES = 400, 500, 700, 701
 ALREADY_REGISTERED, NOT_REGISTERED, LAUNCH_FAILURE, NOT_SUPPORTED = 712, 713, 719, 801
 
+# What a launch may call while a graph is being captured: nothing that waits, allocates, copies or loads.
+ALLOWED_DURING_CAPTURE = {"hipInit", "hipGetDevice", "hipDeviceGetAttribute", "hipModuleLaunchKernel"}
+
 
 class Failed(Exception):
     """A HIP function returned `code`; the text is gfx942sim_last_error's."""

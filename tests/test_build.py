@@ -57,6 +57,7 @@ def test_embedded_kernels_keep_the_limits(arch):
 def test_kernels_take_the_argument_struct_of_the_host():
     # 5 addresses, 4 x 3 strides, 4 ints, 2 floats, mask, padding
     dense = "<5Q12q4i2fIi"
+    varlen = dense + "QQ"
     # Workspace, query tiles, whole and split blocks, pieces, groups of 16 rows, padding
     split = dense + "Q6i"
     varlen = dense + "2Q"  # the two arrays of cumulative lengths

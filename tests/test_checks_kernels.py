@@ -18,7 +18,13 @@ def code_object():
     return _C.code_object("gfx942")
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+def in_default_run(kernel):
+    """rtna's kernels that split or merge differ from rtne's in how they round alone."""
+    rare = kernel.endswith("rtna") and ("split" in kernel or "merge" in kernel)
+    return pytest.param(kernel, marks=pytest.mark.full) if rare else kernel
+
+
+@pytest.mark.parametrize("kernel", [in_default_run(kernel) for kernel in KERNELS])
 def test_intact_kernels_are_clean(code_object, kernel):
     module = simulator.Module(code_object)
     report = check.check_kernel(
@@ -138,11 +144,13 @@ def test_a_result_that_depends_on_the_order_is_a_failure(code_object):
         "attention_aiter_exact_rtz",
         "attention_skip_forward_rtne",
         "attention_skip_order",
+        "attention_merge_rtna",
         pytest.param("attention_varlen_rtne", marks=pytest.mark.full),
     ],
 )
 def test_a_sample_of_mutants(code_object, kernel):
-    report = check.mutate_kernel(code_object, kernel, problems.problems_for(kernel), every=9)
+    every = 3 if "merge" in kernel else 9
+    report = check.mutate_kernel(code_object, kernel, problems.problems_for(kernel), every=every)
     assert report["mutants"] > (1 if kernel.endswith("order") else 15)
     assert report["share"] >= 0.95, report["survivors"]
 
@@ -151,7 +159,8 @@ def test_a_sample_of_mutants(code_object, kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_all_mutants(code_object, kernel):
     report = check.mutate_kernel(code_object, kernel, problems.problems_for(kernel))
-    assert {"delete s_waitcnt", "delete s_barrier", "LDS offset"} <= set(report["kinds"])
+    local = set() if "merge" in kernel else {"delete s_barrier", "LDS offset"}
+    assert {"delete s_waitcnt"} | local <= set(report["kinds"])
     assert report["share"] >= 0.95, report["survivors"]
 
 

@@ -12,10 +12,11 @@ import pytest
 
 import fuzz
 import fuzz_attention
+import fuzz_lists
 import fuzz_refusals
 import fuzz_sanitized
 import liteattention_rocm
-from liteattention_rocm import _C, arguments, runtime
+from liteattention_rocm import _C, LiteAttention, arguments, runtime
 
 SCRIPT = Path(fuzz.__file__)
 SECONDS = 55
@@ -157,6 +158,26 @@ def test_a_wrong_kernel_is_found(monkeypatch, aiter, fault):
     with pytest.raises(fuzz_attention.Disagreement):
         for call in calls:
             fuzz_attention.check(call)
+
+
+def test_wrong_sequences_and_lists_are_found(monkeypatch):
+    attend = liteattention_rocm.attention_varlen
+
+    def ends_moved(q, k, v, at_q, at_kv, *longest, **options):
+        moved = at_kv.clone()
+        moved[1:-1] = (moved[1:-1] + 1).clamp(max=int(moved[-1]))
+        return attend(q, k, v, at_q, moved, longest[0], k.shape[0], **options)
+
+    numbers = [number for number in range(60) if len(fuzz_lists.draw_packed(number).rows_q) > 1][:12]
+    with monkeypatch.context() as patch:
+        patch.setattr(liteattention_rocm, "attention_varlen", ends_moved)
+        with pytest.raises(fuzz_attention.Disagreement):
+            for number in numbers:
+                fuzz_lists.check_packed(number)
+    monkeypatch.setattr(LiteAttention, "read_list", property(LiteAttention.read_list.fget, lambda *_: None))
+    with pytest.raises(fuzz_attention.Disagreement):
+        for number in range(12):
+            fuzz_lists.check_listed(number)
 
 
 def test_a_refusal_that_is_missing_is_found(monkeypatch):

@@ -5,6 +5,7 @@ import email
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -95,6 +96,7 @@ SPELLINGS = {
     "aiter": "AITER",
     "torch": "PyTorch",
     "imageio_ffmpeg": "imageio-ffmpeg",
+    "pycvvdp": "cvvdp",
     "sgl_kernel": "SGLang",
 }
 
@@ -115,15 +117,32 @@ def test_third_parties_are_named_with_their_licences():
         assert re.search(rf"(?<![\w-]){re.escape(name.lower())}(?![\w-])", text), name
 
 
+LITTER = (
+    ".venv/bin/python",
+    "build/x.o",
+    "e2e-output/report.md",
+    "liteattention_rocm/_C.so",
+    "tests/__pycache__/x.pyc",
+)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist of this tree, and the wheel that is built from it: [sdist, wheel]."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    """The sdist of the tracked files, litter beside them, the wheel built from it, and those files' names."""
+    tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = listed.stdout.splitlines()
+    for name in names:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
+    for name in LITTER:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(tree)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-    return sdist, wheel
+    return sdist, wheel, names
 
 
 @pytest.mark.full
@@ -131,18 +150,7 @@ def test_sdist_holds_the_sources_and_nothing_else(built):
     with tarfile.open(built[0]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     files = {name for name in names if name != "PKG-INFO"}
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    tracked = set(listed.stdout.splitlines())
-    assert files <= tracked, files - tracked
-    for needed in (
-        "LICENSE",
-        "THIRD_PARTY.md",
-        "CMakeLists.txt",
-        "csrc/device/kernels.hip",
-        "tests/conftest.py",
-    ):
-        assert needed in files
-    assert not [name for name in files if name.startswith(".ci/")]
+    assert files == {name for name in built[2] if not name.startswith(".ci/")}
 
 
 @pytest.mark.full
@@ -161,8 +169,9 @@ def test_wheel_holds_what_runs_and_nothing_else(built):
         name for name in names if name.endswith((".co", ".hsaco", ".cpp", ".hpp", ".hip", ".pyc", ".debug"))
     ]
     for folder in ("liteattention_rocm", "sglang_integration"):
-        sources = {str(file.relative_to(ROOT)) for file in (ROOT / folder).rglob("*.py")}
-        assert sources <= set(names)
+        assert {name for name in built[2] if name.startswith(f"{folder}/") and name.endswith(".py")} <= set(
+            names
+        )
     required = metadata.get_all("Requires-Dist")
     assert not [one for one in required if one.startswith(("torch", "sglang", "amd-aiter"))]
     assert metadata["License-Expression"] == "MIT"
@@ -203,7 +212,8 @@ def test_wheel_installs_runs_and_goes_away(built, tmp_path):
     assert Path(place).is_relative_to(site)
     command = environment / "bin" / "liteattention-rocm"
     report = json.loads(run(command, "selftest", "--device", "simulator", "--json"))
-    assert {one["verdict"] for one in report["variants"]} == {"pass"} and report["simulated"]
+    verdicts = [one["verdict"] for one in report["variants"]]
+    assert set(verdicts) <= {"pass", "not run"} and verdicts.count("pass") >= 10 and report["simulated"]
     doctor = json.loads(run(command, "doctor", "--json"))
     assert doctor["sglang"]["plugin_entry"] == "sglang_integration.plugin:register"
     run(python, "-m", "pip", "uninstall", "-y", "liteattention_rocm")

@@ -1,10 +1,14 @@
 """The plan of a KV split: what it covers, what it costs, and when it is not worth it."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
-from liteattention_rocm import _C, timing
+from liteattention_rocm import _C, runtime, timing
+from liteattention_rocm.timing import parameters
 
 COMPUTE_UNITS = [304, 80, 38, 20]
 # The nine published shapes, Wan's, cross attention, and small grids.
@@ -154,3 +158,32 @@ def test_the_profile_counts_the_split():
     waves = [launch["grid"][0] * launch["block"][0] // 64 for launch in planned["launches"]]
     assert ours["counters"]["SQ_WAVES"] == sum(waves)
     assert ours["device"]["quantisation_efficiency"] > unsplit["device"]["quantisation_efficiency"]
+
+
+def test_pieces_in_the_environment():
+    environment = {**os.environ, runtime.PIECES_VARIABLE: "-1"}
+    command = [sys.executable, "-c", "import liteattention_rocm.runtime"]
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert refused.returncode == 1
+    assert "must be a number from 0 to 2147483647 or empty, got '-1'" in refused.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("mode", "bar"), [("rtz", 1.20), ("rtna", 1.20), ("rtne", 1.20)])
+def test_wans_shape_against_aiter(aiter, mode, bar):
+    """Modelled: AITER's time over ours, in the mean of the ensemble's members."""
+    shape = timing.Shape(1, 12, 32760, 32760)
+    ours = timing.profile(timing.KERNELS[f"ours:{mode}"].planned(shape), shape, top=0)
+    answer = timing.ratio(ours, timing.profile(timing.KERNELS[f"aiter:{mode}"], shape, top=0))
+    members = [answer["sets"][name] for name in parameters.ensemble()]
+    assert sum(members) / len(members) >= bar
+    assert answer["faster"] == ours["name"] and ours["name"].startswith("pingpong_split")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("mode", "bar"), [("rtz", 200), ("rtna", 245), ("rtne", 290)])
+def test_vector_instructions_at_wans_length(mode, bar):
+    """A wave's, per 64 KV rows and 48 query rows, exponentials apart, in the mean of 32,760 KV rows."""
+    recording = timing.KERNELS[f"pingpong:{mode}"].trace(1, 384, 32760, [0])
+    clock = {**timing.parameter_sets()["D0"].clock, "l2_miss_interval": 4}
+    assert recording.clock(clock)["executed"]["vector"] / (8 * 512) <= bar

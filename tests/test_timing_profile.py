@@ -20,6 +20,7 @@ from liteattention_rocm.timing import (
     profile,
     profiling,
     ratio,
+    timeline,
 )
 from liteattention_rocm.timing import device as device_model
 from liteattention_rocm.timing.kernels import Stage
@@ -247,9 +248,41 @@ def test_profile_command(aiter, tmp_path, capsys):
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))
 
 
+def test_drawing():
+    """Each character is what took most of its clocks; the matrix pipe is busy for a MFMA's passes."""
+
+    def entry(wave, category, text, begin, issue, stall=""):
+        return {
+            "wave": wave, "simd": wave % 4, "address": 0, "text": text, "category": category,
+            "begin": begin, "issue": issue, "stall": stall,
+        }  # fmt: skip
+
+    mfma = "v_mfma_f32_16x16x16_bf16 v[0:3], v[4:5], v[6:7], v[0:3]"
+    lines = {
+        "begin": 100,
+        "end": 180,
+        "entries": [
+            entry(0, "matrix", mfma, 100, 100),
+            entry(0, "matrix", mfma, 104, 116, "matrix_busy"),
+            entry(0, "barrier", "s_barrier", 120, 176, "barrier"),
+            entry(1, "vector", "v_add_f32 v0, v0, v0", 100, 100),  # another SIMD
+            entry(4, "vector", "v_add_f32 v0, v0, v0", 100, 136, "lds_wait"),
+            entry(4, "transcendental", "v_exp_f32 v0, v0", 140, 140),
+            entry(4, "matrix", mfma, 156, 164, "dependency"),
+        ],
+    }
+    scale, first, second, pipe, legend = timeline.drawing(lines, columns=8).splitlines()
+    assert scale == "clocks 100 to 180, 10 a character; modelled"
+    assert first == "wave 0 |MMbbbbbb|" and legend == timeline.LEGEND
+    assert second == "wave 4 |...ve.M |"
+    assert pipe == "matrix |###2006#|"
+
+
 def test_profile_command_in_words(capsys):
-    assert cli.main(["profile", "--shape", "1,1,256,256", "--kernel", "ours:rtne", "--top", "3"]) == 0
+    command = ["profile", "--shape", "1,1,256,256", "--kernel", "ours:rtne", "--top", "3", "--draw"]
+    assert cli.main(command) == 0
     text = capsys.readouterr().out
+    assert "  wave 0 |" in text and "  matrix |" in text and timeline.LEGEND in text
     assert text.startswith("MODELLED") and "D0" in text and "SQ_LDS_BANK_CONFLICT" in text
 
 

@@ -129,8 +129,8 @@ def page() -> str:
     lines = [
         "# API",
         "",
-        "From the docstrings, by `python tools/api_docs.py`; a test keeps it current. What is not here is",
-        "internal and may change.",
+        "Generated from the docstrings by `python tools/api_docs.py`, which a test keeps current. What is",
+        "not here is internal and may change.",
         "",
     ]
     for name, names in PUBLIC.items():

@@ -24,6 +24,7 @@ from liteattention_rocm.rounding import ROUNDINGS
 TIMED = ((1, 12, 32760, 32760), (2, 12, 75600, 75600), (1, 12, 32760, 512))
 SKIPPED = (0.0, 0.25, 0.5, 0.75)
 SAMPLE_MS = 10
+GRAPHED = 20  # calls
 LENGTHS = (
     (1, 1),
     (1, 64),
@@ -74,6 +75,17 @@ def median_ms(call, repeats: int, warmup: int = 3) -> tuple[float, float]:
     times = [sample(calls) for _ in range(repeats)]
     quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
     return statistics.median(times), quartiles[2] - quartiles[0]
+
+
+def captured(call, calls: int):
+    """A replay of a graph of so many calls: what the device takes, without what the host takes to launch."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return graph.replay
 
 
 def tensors(batch, heads, seqlen_q, seqlen_kv, seed=0, kv_heads=None, layout="bshd"):
@@ -137,6 +149,7 @@ def backends():
 
 
 def times() -> list[dict]:
+    """Ours and SDPA, interleaved; where a call is short, in a graph of 20 calls too."""
     rows = []
     for batch, heads, seqlen_q, seqlen_kv in TIMED:
         q, k, v = tensors(batch, heads, seqlen_q, seqlen_kv)
@@ -154,28 +167,40 @@ def times() -> list[dict]:
                     return F.scaled_dot_product_attention(*views)
 
             calls[name] = sdpa
-        measured = {}
-        # Interleaved: every round times each arm once more.
+        shape = f"{batch},{heads},{seqlen_q}x{seqlen_kv}"
+        if flop < 1e12:
+            rows += compare_arms(f"{shape}, graph", calls, flop, repeats, GRAPHED)
+        rows += compare_arms(shape, calls, flop, repeats)
+    return rows
+
+
+def compare_arms(shape: str, calls: dict, flop: float, repeats: int, graphed: int = 0) -> list[dict]:
+    """A row an arm. graphed: calls of a graph that is timed instead."""
+    measured, rows = {}, []
+    if graphed:
+        calls = {name: captured(call, graphed) for name, call in calls.items()}
+    # Interleaved: every round times each arm once more.
+    for _ in range(2):
         for name, call in calls.items():
             try:
-                measured[name] = [median_ms(call, max(1, repeats // 2))]
+                ms, _ = median_ms(call, max(1, repeats // 2))
             except RuntimeError as error:
-                print(f"{name} does not run at {seqlen_q}x{seqlen_kv}: {error}", file=sys.stderr)
-        for name in list(measured):
-            measured[name].append(median_ms(calls[name], max(1, repeats // 2)))
-        best = min(min(t[0] for t in v) for n, v in measured.items() if n.startswith("SDPA"))
-        for name, pair in measured.items():
-            ms = statistics.median(t[0] for t in pair)
-            rows.append(
-                {
-                    "shape": f"{batch},{heads},{seqlen_q}x{seqlen_kv}",
-                    "arm": name,
-                    "ms": ms,
-                    "spread_ms": abs(pair[0][0] - pair[1][0]),
-                    "tflops": flop / ms / 1e9,
-                    "best_sdpa_over_this": best / ms,
-                }
-            )
+                print(f"{name} does not run at {shape}: {error}", file=sys.stderr)
+                continue
+            measured.setdefault(name, []).append(ms / (graphed or 1))
+    best = min(statistics.mean(pair) for name, pair in measured.items() if name.startswith("SDPA"))
+    for name, pair in measured.items():
+        ms = statistics.mean(pair)
+        rows.append(
+            {
+                "shape": shape,
+                "arm": name,
+                "ms": ms,
+                "spread_ms": max(pair) - min(pair),
+                "tflops": flop / ms / 1e9,
+                "best_sdpa_over_this": best / ms,
+            }
+        )
     return rows
 
 
@@ -210,7 +235,7 @@ def configurations() -> list[dict]:
 def skipping() -> list[dict]:
     """Time of a launch over lists that leave out a share of the tiles, against the dense one's share.
 
-    The dense kernel is timed before and after each list, so that both meet the same clocks.
+    The dense kernel is timed in turn with each list, so that both meet the same clocks.
     """
     batch, heads, seqlen, _ = TIMED[0]
     q, k, v = tensors(batch, heads, seqlen, seqlen)
@@ -227,16 +252,14 @@ def skipping() -> list[dict]:
             torch.ops.liteattention_rocm.attention_skip,
             q, k, v, read, write, threshold=-math.inf, backward=False, rounding=rounding,
         )  # fmt: skip
-        measured = [(median_ms(dense, 5)[0], median_ms(listed, 7)[0]) for _ in range(2)]
-        measured.append((median_ms(dense, 5)[0], math.nan))
-        dense_ms = statistics.median(pair[0] for pair in measured)
-        ms = statistics.mean(pair[1] for pair in measured[:2])
+        measured = [(median_ms(dense, 5)[0], median_ms(listed, 5)[0]) for _ in range(3)]
+        dense_ms, ms = (statistics.median(times) for times in zip(*measured, strict=True))
         rows.append(
             {
                 "rounding": rounding,
                 "skipped": share,
                 "ms": ms,
-                "spread_ms": abs(measured[0][1] - measured[1][1]),
+                "spread_ms": max(pair[1] for pair in measured) - min(pair[1] for pair in measured),
                 "dense_ms": dense_ms,
                 "ideal_over_this": dense_ms * (1 - share) / ms,
                 "pass": bool(torch.equal(read, write)),

@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     command = ["--engine=diffusers", f"--model={options.model}", f"--steps={options.steps}"]
+    command += ["--warmup-steps=2"]  # a walk in either direction
     status = compare.main([*command, f"--arms={','.join(ARMS)}", f"--output={options.output}"])
     report = json.loads((options.output / "report.json").read_text())
     table = rows(report, options.output)

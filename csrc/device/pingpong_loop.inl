@@ -59,12 +59,14 @@ R"(
 .set EMPTY, 82       // bits 0 to 2: the query tile's block lists no tile and visits tile 0; 3: any block
 .set BITS, 83        // tiles of the open word that any block lists and that were not taken yet
 .set LIST, 84        // 3: the open word of each query tile's block
-.set QUEUE, 87       // 3: whether each query tile's block lists the tile taken last (bit 0), the one before, ...
+.set QUEUE, 87       // 3: whether each query tile's block lists the tile taken last (bit 0), the one before …
 .set KEPT, 90        // 3: votes on tiles of the current tile's word
-.set NEXT, 93        // as REMAINING, of the next tile and the one after it; 0 or less: none
+.set NEXT, 93        // as REMAINING, of the next tile and the one after it, the last one taken; 0: none
 .set AFTER, 94
 .set BIT, 96         // 3: the current tile's in its word, 0 where it isn't listed
 .set VOTERS, 99      // 3: the lanes of the first 16 whose query row exists
+.set EVENT, 69       // not 0: this softmax phase has something to do beyond the usual, see .Levent
+.set VOTED, 95       // offset of the word that KEPT is of
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -114,6 +116,88 @@ R"(
   .endif
 .endm
 
+// What goes behind MFMAs of S = K Q, four of each step's six: the walk moves on by a tile, without a branch.
+// Takes the tile after the next one: the lowest bit of the open word; the word is empty only at the end.
+// Then what the softmax phase wants to know of the tile whose scores these are.
+.set TAKEN, 25
+.macro walk_behind n
+  .set q, ((\n) - 7) / 2
+  .if (\n) == 0
+    s_mov_b32 s[REMAINING], s[NEXT]
+  .elseif (\n) == 1
+    s_mov_b32 s[NEXT], s[AFTER]
+  .elseif (\n) == 2
+    s_cmp_lg_u32 s[BITS], 0
+  .elseif (\n) == 3
+    s_cselect_b32 s[AFTER], -1, 0
+  .elseif (\n) == 4
+    s_ff1_i32_b32 s[TMP], s[BITS]
+  .elseif (\n) == 5
+    s_and_b32 s[TMP], s[TMP], 31
+  .elseif (\n) == 6
+    s_bitset0_b32 s[BITS], s[TMP]
+  .elseif ((\n) < 13) && ((\n) & 1)
+    s_bitcmp1_b32 s[LIST+q], s[TMP]
+  .elseif (\n) < 13
+    s_addc_u32 s[QUEUE+q], s[QUEUE+q], s[QUEUE+q]
+  .elseif (\n) == 13
+    s_xor_b32 s[TMP], s[TMP], s[MIRROR]
+  .elseif (\n) == 14
+    s_lshl_b32 s[ROWS], s[WORD], 3  // 32 tiles for 4 bytes
+  .elseif (\n) == 15
+    s_add_u32 s[TMP], s[TMP], s[ROWS]
+  .elseif (\n) == 16
+    s_mul_i32 s[BUFFER], s[TMP], s[TILE_BYTES]
+  .elseif (\n) == 17
+    s_mul_hi_u32 s[BUFFER+1], s[TMP], s[TILE_BYTES]
+  .elseif (\n) == 18
+    s_add_u32 s[BUFFER], s[BUFFER], s[TENSOR]
+  .elseif (\n) == 19
+    s_addc_u32 s[BUFFER+1], s[BUFFER+1], s[TENSOR+1]
+  .elseif (\n) == 20
+    s_lshl_b32 s[TMP], s[TMP], 6
+  .elseif (\n) == 21
+    s_sub_i32 s[TMP], s[SEQUENCE], s[TMP]
+  .elseif (\n) == 22
+    s_and_b32 s[AFTER], s[AFTER], s[TMP]
+  .elseif (\n) == 23
+    s_cmp_eq_u32 s[BITS], 0
+  .elseif (\n) == 24
+    s_cselect_b32 s[EVENT], 1, 0
+  .elseif (\n) == TAKEN
+    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
+  .elseif (\n) == 26
+    s_lshr_b32 s[ROWS], s[TMP], 11
+  .elseif (\n) == 27
+    s_lshl_b32 s[ROWS], s[ROWS], 2
+  .elseif (\n) == 28
+    s_cmp_lg_u32 s[ROWS], s[VOTED]
+  .elseif (\n) == 29
+    s_cselect_b32 s[EVENT], 1, s[EVENT]
+  .elseif (\n) == 30
+    s_cmp_lt_i32 s[REMAINING], 64
+  .elseif (\n) == 31
+    s_cselect_b32 s[EVENT], 1, s[EVENT]
+  .elseif (\n) == 32
+    s_lshr_b32 s[TMP], s[TMP], 6
+  .elseif (\n) == 33
+    s_lshl_b32 s[TMP], 1, s[TMP]
+  .elseif (\n) < 40
+    .set q, ((\n) - 34) / 2
+    .if ((\n) & 1) == 0
+      s_bitcmp1_b32 s[QUEUE+q], 2
+    .else
+      s_cselect_b32 s[BIT+q], s[TMP], 0
+    .endif
+  .elseif (\n) == 40
+    s_and_b32 s[TMP], s[BIT], s[BIT+1]
+  .elseif (\n) == 41
+    s_and_b32 s[TMP], s[TMP], s[BIT+2]
+  .elseif (\n) == 42
+    s_cselect_b32 s[EVENT], s[EVENT], 1
+  .endif
+.endm
+
 // ---- matrix phase: 32 steps of one 16-byte fragment and 6 MFMAs
 // Steps 0..15 are O^T += V^T P^T, 4 t + d: kv tile t, dim tiles 2 d and 2 d + 1.
 // Steps 16..31 are S^T = K Q^T, 16 + 4 t + d: kv tile t, dim step d.
@@ -137,6 +221,9 @@ R"(
     .else
       mma S+16*\q+4*(((\step)-16)/4), slot, Q+16*\q+4*((\step)&3)
     .endif
+    .if ((\step) >= 16) && %[lists]
+      walk_behind 4*((\step)-16)+\q
+    .endif
   .endr
 .endm
 
@@ -148,6 +235,9 @@ R"(
       round_behind 6*(\step)+3+\q
     .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
+    .endif
+    .if ((\step) >= 16) && (\q == 0) && %[lists]
+      walk_behind 4*((\step)-16)+3
     .endif
   .endr
 .endm
@@ -202,84 +292,69 @@ R"(
   .endif
 .endm
 
-// Takes the tile that is \behind rows behind the current one, or the next of the lists. With lists, \open,
-// \opened and \taken are labels: the code that opens the next word, and where it comes back to.
-.macro take behind, open, opened, taken
+// The rows to fetch: of the tile that is \behind rows behind the current one, or of the last one taken.
+.macro rows_to_fetch behind
   .if %[lists]
-    s_cmp_eq_u32 s[BITS], 0
-    s_cbranch_scc1 \open
-\opened:
-    s_ff1_i32_b32 s[TMP], s[BITS]
-    s_bitset0_b32 s[BITS], s[TMP]
-    .irp q, 0, 1, 2
-      s_bitcmp1_b32 s[LIST+\q], s[TMP]
-      s_addc_u32 s[QUEUE+\q], s[QUEUE+\q], s[QUEUE+\q]
-    .endr
-    s_xor_b32 s[TMP], s[TMP], s[MIRROR]
-    s_lshl_b32 s[ROWS], s[WORD], 3  // 32 tiles for 4 bytes
-    s_add_u32 s[TMP], s[TMP], s[ROWS]
-    s_mul_i32 s[BUFFER], s[TMP], s[TILE_BYTES]
-    s_mul_hi_u32 s[BUFFER+1], s[TMP], s[TILE_BYTES]
-    s_add_u32 s[BUFFER], s[BUFFER], s[TENSOR]
-    s_addc_u32 s[BUFFER+1], s[BUFFER+1], s[TENSOR+1]
-    s_lshl_b32 s[TMP], s[TMP], 6
-    s_sub_i32 s[AFTER], s[SEQUENCE], s[TMP]
-\taken:
     s_mov_b32 s[ROWS], s[AFTER]
   .else
     s_sub_i32 s[ROWS], s[REMAINING], \behind
   .endif
 .endm
 
-// Opens words until one has a tile. Behind the last, there is no tile to take.
-.macro open_word open, opened, taken, mirrored, ended
+// Before the loop: takes a tile.
+.macro take_first open, opened
   .if %[lists]
-\open:
-    s_cmp_eq_u32 s[WORD], s[FINAL_WORD]
-    s_cbranch_scc1 \ended
-    s_add_u32 s[WORD], s[WORD], s[WORD_STEP]
-    s_load_dword s[BITS], s[LISTS:LISTS+1], s[WORD]
-    s_add_u32 s[ROWS], s[WORD], s[BLOCK]
-    s_load_dword s[RISES], s[LISTS:LISTS+1], s[ROWS]
-    s_add_u32 s[TMP], s[WORD], s[BLOCK+1]
-    s_load_dword s[RISES+1], s[LISTS:LISTS+1], s[TMP]
-    .irp q, 0, 1, 2
-      s_max_i32 s[RISES+2], s[ROW_OF+\q], 0
-      s_add_u32 s[RISES+2], s[RISES+2], s[WORD]
-      s_load_dword s[LIST+\q], s[LISTS:LISTS+1], s[RISES+2]
+    open_word \open, \opened
+    .set n, 0
+    .rept TAKEN
+      walk_behind n
+      .set n, n+1
     .endr
-    s_waitcnt lgkmcnt(0)
-    s_or_b32 s[BITS], s[BITS], s[RISES]
-    s_or_b32 s[BITS], s[BITS], s[RISES+1]
-    s_cmp_eq_u32 s[WORD], 0
-    s_cselect_b32 s[TMP], s[EMPTY], 0
-    .irp q, 0, 1, 2
-      s_bfe_u32 s[ROWS], s[TMP], 0x10000+\q
-      s_or_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
-      s_ashr_i32 s[ROWS], s[ROW_OF+\q], 31
-      s_andn2_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
-    .endr
-    s_lshr_b32 s[TMP], s[TMP], 3
-    s_or_b32 s[BITS], s[BITS], s[TMP]
-    s_cmp_eq_u32 s[WORD], s[TAIL_WORD]
-    s_cselect_b32 s[TMP], s[TAIL_MASK], -1
-    s_and_b32 s[BITS], s[BITS], s[TMP]
-    s_cbranch_scc0 \open
-    s_cmp_eq_u32 s[MIRROR], 0
-    s_cbranch_scc1 \mirrored
-    s_brev_b32 s[BITS], s[BITS]
-    .irp q, 0, 1, 2
-      s_brev_b32 s[LIST+\q], s[LIST+\q]
-    .endr
-\mirrored:
-    s_branch \opened
-\ended:
-    .irp q, 0, 1, 2
-      s_lshl_b32 s[QUEUE+\q], s[QUEUE+\q], 1
-    .endr
-    s_mov_b32 s[AFTER], 0
-    s_branch \taken
   .endif
+.endm
+
+// Where the open word is empty, opens words until one has a tile. There is none behind the last.
+.macro open_word open, opened
+\open:
+  s_cmp_lg_u32 s[BITS], 0
+  s_cbranch_scc1 \opened
+  s_cmp_eq_u32 s[WORD], s[FINAL_WORD]
+  s_cbranch_scc1 \opened
+  s_add_u32 s[WORD], s[WORD], s[WORD_STEP]
+  s_load_dword s[BITS], s[LISTS:LISTS+1], s[WORD]
+  s_add_u32 s[ROWS], s[WORD], s[BLOCK]
+  s_load_dword s[RISES], s[LISTS:LISTS+1], s[ROWS]
+  s_add_u32 s[TMP], s[WORD], s[BLOCK+1]
+  s_load_dword s[RISES+1], s[LISTS:LISTS+1], s[TMP]
+  .irp q, 0, 1, 2
+    s_max_i32 s[RISES+2], s[ROW_OF+\q], 0
+    s_add_u32 s[RISES+2], s[RISES+2], s[WORD]
+    s_load_dword s[LIST+\q], s[LISTS:LISTS+1], s[RISES+2]
+  .endr
+  s_waitcnt lgkmcnt(0)
+  s_or_b32 s[BITS], s[BITS], s[RISES]
+  s_or_b32 s[BITS], s[BITS], s[RISES+1]
+  s_cmp_eq_u32 s[WORD], 0
+  s_cselect_b32 s[TMP], s[EMPTY], 0
+  .irp q, 0, 1, 2
+    s_bfe_u32 s[ROWS], s[TMP], 0x10000+\q
+    s_or_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
+    s_ashr_i32 s[ROWS], s[ROW_OF+\q], 31
+    s_andn2_b32 s[LIST+\q], s[LIST+\q], s[ROWS]
+  .endr
+  s_lshr_b32 s[TMP], s[TMP], 3
+  s_or_b32 s[BITS], s[BITS], s[TMP]
+  s_cmp_eq_u32 s[WORD], s[TAIL_WORD]
+  s_cselect_b32 s[TMP], s[TAIL_MASK], -1
+  s_and_b32 s[BITS], s[BITS], s[TMP]
+  s_cmp_eq_u32 s[MIRROR], 0
+  s_cbranch_scc1 \open
+  s_brev_b32 s[BITS], s[BITS]
+  .irp q, 0, 1, 2
+    s_brev_b32 s[LIST+\q], s[LIST+\q]
+  .endr
+  s_branch \open
+\opened:
 .endm
 
 // Rows beyond the end are out of bounds by index as well: where rows overlap, bytes can't tell them apart.
@@ -336,22 +411,6 @@ R"(
   .endr
 .endm
 
-// The current tile's place among the votes, and where to go if not every query tile visits it.
-.macro listed some
-  .if %[lists]
-    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
-    s_lshr_b32 s[TMP], s[TMP], 6
-    s_lshl_b32 s[TMP], 1, s[TMP]
-    .irp q, 0, 1, 2
-      s_bitcmp1_b32 s[QUEUE+\q], 1
-      s_cselect_b32 s[BIT+\q], s[TMP], 0
-    .endr
-    s_and_b32 s[TMP], s[BIT], s[BIT+1]
-    s_and_b32 s[TMP], s[TMP], s[BIT+2]
-    s_cbranch_scc0 \some
-  .endif
-.endm
-
 // Query tiles that don't visit the tile have scores of -Inf.
 .macro leave_out
   .irp q, 0, 1, 2
@@ -382,30 +441,18 @@ R"(
   .endif
 .endm
 
-// Where the walk leaves a word, ORs the votes into the written list: \word if the next tile has another.
-.macro leave_word word
-  .if %[lists]
-    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
-    s_sub_i32 s[ROWS], s[SEQUENCE], s[NEXT]
-    s_xor_b32 s[TMP], s[TMP], s[ROWS]
-    s_lshr_b32 s[TMP], s[TMP], 11
-    s_cbranch_scc1 \word
-  .endif
-.endm
+// ORs the votes on a word's tiles into the written list.
 .macro write_votes
-  s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
-  s_lshr_b32 s[TMP], s[TMP], 11
-  s_lshl_b32 s[TMP], s[TMP], 2
-  s_add_u32 s[BIT], s[LISTS], s[WRITTEN]
-  s_addc_u32 s[BIT+1], s[LISTS+1], s[WRITTEN+1]
+  s_add_u32 s[RISES], s[LISTS], s[WRITTEN]
+  s_addc_u32 s[RISES+1], s[LISTS+1], s[WRITTEN+1]
   s_mov_b64 exec, 1
   .irp q, 0, 1, 2
     s_cmp_eq_u32 s[KEPT+\q], 0
     s_cbranch_scc1 1f
-    s_add_u32 s[BIT+2], s[TMP], s[ROW_OF+\q]
-    v_mov_b32 v[T+16], s[BIT+2]
+    s_add_u32 s[RISES+2], s[VOTED], s[ROW_OF+\q]
+    v_mov_b32 v[T+16], s[RISES+2]
     v_mov_b32 v[T+17], s[KEPT+\q]
-    global_atomic_or v[T+16], v[T+17], s[BIT:BIT+1]
+    global_atomic_or v[T+16], v[T+17], s[RISES:RISES+1]
     s_mov_b32 s[KEPT+\q], 0
 1:
   .endr
@@ -521,6 +568,7 @@ R"(
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 8, 1), 0  // DX10_CLAMP off: a clamped NaN stays NaN
   .if %[lists]
     s_mov_b32 s[BITS], 0
+    s_mov_b32 s[VOTED], -1
     .irp q, 0, 1, 2
       s_mov_b32 s[QUEUE+\q], 0
       s_mov_b32 s[KEPT+\q], 0
@@ -550,17 +598,16 @@ R"(
   .endr
 
   // tile 0 into LDS, tile 1 on its way; the second group starts half an iteration later
-  take 0, .Lfirst_open%=, .Lfirst_opened%=, .Lfirst_taken%=
-  .if %[lists]
-    s_mov_b32 s[REMAINING], s[AFTER]
-  .endif
+  take_first .Lfirst_open%=, .Lfirst_opened%=
+  rows_to_fetch 0
   fetch .Lfirst_tail%=, .Lfirst_full%=
   deposit .Lfirst_key%=, .Lfirst_value%=
-  take 64, .Lsecond_open%=, .Lsecond_opened%=, .Lsecond_taken%=
-  .if %[lists]
-    s_mov_b32 s[NEXT], s[AFTER]
-  .endif
+  take_first .Lsecond_open%=, .Lsecond_opened%=
+  rows_to_fetch 64
   fetch .Lsecond_tail%=, .Lsecond_full%=
+  .if %[lists]
+    open_word .Lthird_open%=, .Lthird_opened%=
+  .endif
   s_waitcnt lgkmcnt(0)
   s_barrier
   s_cmp_eq_u32 s[SECOND], 0
@@ -579,11 +626,14 @@ R"(
   v_xor_b32 v[READ_V], 0x4000, v[READ_V]
   v_xor_b32 v[READ_K], 0x4000, v[READ_K]
   v_xor_b32 v[READ_K+1], 0x4000, v[READ_K+1]
-  s_cmp_lt_i32 s[REMAINING], 64
-  s_cbranch_scc1 .Lmask%=
+  .if %[lists]
+    s_cmp_lg_u32 s[EVENT], 0
+    s_cbranch_scc1 .Levent%=
+  .else
+    s_cmp_lt_i32 s[REMAINING], 64
+    s_cbranch_scc1 .Lmask%=
+  .endif
 .Lmasked%=:
-  listed .Lsome%=
-.Llisted%=:
   .p2align 3  // instructions of 8 bytes that straddle a fetch window of 32 take longer
   lane_maximum
   .if %[lists]
@@ -595,7 +645,7 @@ R"(
   deposit .Lkey%=, .Lvalue%=
   s_waitcnt lgkmcnt(4)
   half_maximum
-  take 128, .Lopen%=, .Lopened%=, .Ltaken%=
+  rows_to_fetch 128
   fetch .Ltail%=, .Lfull%=
 .Lmaximum%=:
   s_waitcnt lgkmcnt(0)
@@ -604,8 +654,6 @@ R"(
     v_cmp_gt_f32 s[RISES+2*\q:RISES+2*\q+1], v[X+\q], v[M+\q]
   .endr
   vote
-  leave_word .Lwrite%=
-.Lwritten%=:
   s_or_b64 vcc, s[RISES:RISES+1], s[RISES+2:RISES+3]
   s_or_b64 vcc, vcc, s[RISES+4:RISES+5]
   s_cbranch_scc0 .Lsettled%=
@@ -623,8 +671,6 @@ R"(
   .if %[lists]
     s_cmp_le_i32 s[NEXT], 0
     s_cbranch_scc1 .Lfinish%=
-    s_mov_b32 s[REMAINING], s[NEXT]
-    s_mov_b32 s[NEXT], s[AFTER]
   .else
     s_sub_i32 s[REMAINING], s[REMAINING], 64
     s_cmp_le_i32 s[REMAINING], 0
@@ -663,9 +709,11 @@ R"(
   s_branch .Lfirst_value%=
 .Lsecond_tail%=:
   fetch_tail .Lsecond_full%=
+.if %[lists] == 0
 .Lmask%=:
   mask
   s_branch .Lmasked%=
+.endif
 .Llast_maximum%=:
   s_waitcnt lgkmcnt(0)
   half_maximum
@@ -678,16 +726,23 @@ R"(
 .Lextreme%=:
   extreme_exponents
   s_branch .Lexponents%=
-  open_word .Lfirst_open%=, .Lfirst_opened%=, .Lfirst_taken%=, .Lfirst_mirrored%=, .Lfirst_ended%=
-  open_word .Lsecond_open%=, .Lsecond_opened%=, .Lsecond_taken%=, .Lsecond_mirrored%=, .Lsecond_ended%=
-  open_word .Lopen%=, .Lopened%=, .Ltaken%=, .Lmirrored%=, .Lended%=
   .if %[lists]
-.Lsome%=:
+.Levent%=:  // a part-filled tile, one that not every query tile visits, the first of a word, the last of one
+    s_cmp_ge_i32 s[REMAINING], 64
+    s_cbranch_scc1 1f
+    mask
+1:
     leave_out
-    s_branch .Llisted%=
-.Lwrite%=:
+    s_sub_i32 s[TMP], s[SEQUENCE], s[REMAINING]
+    s_lshr_b32 s[TMP], s[TMP], 11
+    s_lshl_b32 s[TMP], s[TMP], 2
+    s_cmp_eq_u32 s[TMP], s[VOTED]
+    s_cbranch_scc1 .Lsame_word%=
     write_votes
-    s_branch .Lwritten%=
+    s_mov_b32 s[VOTED], s[TMP]
+.Lsame_word%=:
+    open_word .Lopen%=, .Lopened%=
+    s_branch .Lmasked%=
   .endif
 .Lend%=:
 .irp name, mma, mma_first, round, round_slot, round_tile, round_tiles, round_behind
@@ -699,7 +754,7 @@ R"(
 .irp name, fetch, fetch_tail, deposit_key, deposit_value, deposit
   .purgem \name
 .endr
-.irp name, take, open_word, listed, leave_out, vote, leave_word, write_votes
+.irp name, walk_behind, rows_to_fetch, take_first, open_word, leave_out, vote, write_votes
   .purgem \name
 .endr
 .irp name, mask, lane_maximum, half_maximum, raise, exponents, extreme_exponents, probabilities

@@ -58,9 +58,10 @@ PINGPONG_SKIP_PROBLEMS = (
     SkipProblem(1, 3, share=0.0, backward=True),
     SkipProblem(300, 189, share=0.6, gaps=True),
     SkipProblem(390, 130, heads=2, kv_heads=1, strided=True, lse=False, ordered=True, share=0.6),
-    SkipProblem(300, 2200, share=0.1, backward=True),
+    SkipProblem(300, 2200, share=0.1),
     SkipProblem(150, 2113, share=0.05, gaps=True, backward=True),
     SkipProblem(20, 3000, share=0.02),
+    SkipProblem(20, 3500, share=0.04),
 )
 
 

@@ -32,8 +32,14 @@ class SplitProblem(problems.Problem):
 
 
 # Pieces of equal and unequal length, a part-filled last tile in a piece of its own and not, whole blocks
-# beside split ones, waves without rows; pieces that leave every remainder of the merge's unrolled loop.
+# beside split ones and alone, waves without rows; and, in one piece, the tails of problems.PROBLEMS.
 SPLIT_PROBLEMS = (
+    SplitProblem(1, 3, pieces=1),
+    SplitProblem(20, 21, pieces=1),
+    SplitProblem(42, 42, pieces=1),
+    SplitProblem(17, 83, pieces=1),
+    SplitProblem(33, 128, pieces=1),
+    SplitProblem(40, 130, whole=1),
     SplitProblem(40, 189, pieces=2),
     SplitProblem(150, 330, heads=2, kv_heads=1, strided=True, pieces=3, whole=1),
     SplitProblem(20, 65, batch=2, pieces=2, lse=False),
@@ -89,7 +95,8 @@ class SplitOperands(problems.Operands):
             memory.enter_context(simulator.register(self.workspace, "workspace", True, unwritten=True))
             module.launch(splitting, (problem.whole + partials, 1, 1), plan["block"], arguments)
             merging = -(-split * fragments * _ROWS // _MERGE_ROWS)
-            module.launch(f"attention_merge_{rounding}", (merging, 1, 1), (256, 1, 1), arguments)
+            if merging:
+                module.launch(f"attention_merge_{rounding}", (merging, 1, 1), (256, 1, 1), arguments)
         return self.result()
 
 

@@ -10,7 +10,7 @@ from ..timing.narrowing import narrow
 from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets, use
 from ..timing.sensitivity import sensitivity
 from ..timing.steady import Traces
-from ..timing.timeline import perfetto, svg, timeline
+from ..timing.timeline import drawing, perfetto, svg, timeline
 
 
 def add_options(parser) -> None:
@@ -26,6 +26,7 @@ def add_options(parser) -> None:
     parser.add_argument(
         "--timeline", type=Path, metavar="FOLDER", help="write SVG and Perfetto timelines there"
     )
+    parser.add_argument("--draw", action="store_true", help="draw two tiles of the waves of a SIMD as text")
     parser.add_argument(
         "--calibration", action="store_true", help="instead: the model against published times"
     )
@@ -75,6 +76,9 @@ def _report(options, shape: Shape, names: list[str]) -> dict:
         profiles.append(profile(kernel, shape, top=options.top, traces=traces))
         if options.timeline:
             _write_timeline(options.timeline, traces, profiles[-1])
+        if options.draw:
+            lines = timeline(traces, profiles[-1]["sets"][DOCUMENTED]["clocks_per_tile"])
+            profiles[-1]["drawing"] = drawing(lines)
     return {
         "modelled": True,
         "shape": vars(shape),
@@ -170,6 +174,8 @@ def _kernel_lines(one: dict) -> list[str]:
         lines.append(
             f"  {stall['clocks_per_tile']:7.1f}  {stall['address']:#08x}  {stall['text']}  [{reasons}]"
         )
+    if "drawing" in one:
+        lines += ["", *(f"  {line}" for line in one["drawing"].splitlines())]
     lines += ["", "  counters of the launch, by rocprofv3's names"]
     lines += [f"  {name:<30} {number:>16,}" for name, number in one["counters"].items()]
     return lines

@@ -73,9 +73,11 @@ def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
     steady = traces.steady(parameter_set, traces.residents)
     milliseconds = device.time_ms(traces, parameter_set)
     phases = device.phases(traces, parameter_set)
+    listed = getattr(traces.kernel, "listed", 1.0)  # of the KV tiles: no FLOP for the others
     return {
         "clocks_per_tile": steady.per_row(lambda answer: answer["clocks"]) * traces.kernel.kv_rows,
-        "flop_per_clock": _FLOP_PER_PAIR
+        "flop_per_clock": listed
+        * _FLOP_PER_PAIR
         * traces.kernel.query_rows
         * traces.residents
         / steady.per_row(lambda answer: answer["clocks"]),
@@ -84,7 +86,7 @@ def _in_set(traces: Traces, parameter_set: ParameterSet) -> dict:
         "utilisation": _utilisation(steady),
         "sustained_clock_ghz": device.clock_ghz(phases[0], parameter_set, parameter_set.reference_clock_ghz),
         "time_ms": milliseconds,
-        "tflops": traces.shape.flop / milliseconds * 1e-9,
+        "tflops": listed * traces.shape.flop / milliseconds * 1e-9,
     }
 
 

@@ -1,4 +1,5 @@
-"""A stretch of one workgroup's modelled timeline, as SVG and as a trace for Perfetto or chrome://tracing."""
+"""A stretch of one workgroup's modelled timeline, as text, as SVG and as a trace for Perfetto or
+chrome://tracing."""
 
 import html
 import re
@@ -22,6 +23,25 @@ _COLOURS = {
 }
 _STALL_COLOUR, _BARRIER_COLOUR = "#f5eef8", "#fadbd8"
 _PASS_CLOCKS = {"16x16x16": 16, "32x32x8": 32}
+_TRANSCENDENTAL_CLOCKS = 16
+# What a character of the drawing stands for, and the marks of the categories.
+_MARKS = {
+    "matrix": "M",
+    "vector": "v",
+    "transcendental": "e",
+    "lds": "l",
+    "vector_memory": "m",
+    "scalar": "s",
+    "scalar_memory": "s",
+    "control": "s",
+    "wait": "s",
+    "barrier": "b",
+}
+_WAITS, _IDLE, _BUSY = ".", " ", "#"
+LEGEND = (
+    "M MFMA, v VALU, e exponentials, l LDS, m memory, s scalar, b at a barrier, . waiting; "
+    "matrix: tenths busy, # all"
+)
 
 
 def timeline(traces: Traces, clocks_per_tile: float) -> dict:
@@ -54,6 +74,56 @@ def timeline(traces: Traces, clocks_per_tile: float) -> dict:
             }
         )
     return {"modelled": True, "begin": begin, "end": window["timeline_end"], "entries": entries}
+
+
+def _occupied(entry: dict) -> int:
+    """Clocks that an instruction takes of what it runs on."""
+    if match := re.search("16x16x16|32x32x8", entry["text"]):
+        return _PASS_CLOCKS[match.group()]
+    return _TRANSCENDENTAL_CLOCKS if entry["category"] == "transcendental" else _CLOCKS_PER_SLOT
+
+
+def drawing(lines: dict, columns: int = 96) -> str:
+    """The waves of SIMD 0, a line each: every character is what took most of its clocks. Below them the share
+    of its clocks that the matrix pipe is busy, in tenths, and # for all."""
+    begin, width = lines["begin"], (lines["end"] - lines["begin"]) / columns
+    waves = sorted({entry["wave"] for entry in lines["entries"] if entry["simd"] == 0})
+    spent = {row: [{} for _ in range(columns)] for row in (*waves, "pipe")}
+
+    def spend(row, mark, start, end):
+        first, last = max(int((start - begin) / width), 0), min(int((end - begin) / width), columns - 1)
+        for column in range(first, last + 1):
+            left = begin + column * width
+            clocks = min(end, left + width) - max(start, left)
+            if clocks > 0:
+                cell = spent[row][column]
+                cell[mark] = cell.get(mark, 0.0) + clocks
+
+    for entry in lines["entries"]:
+        if entry["simd"] != 0:
+            continue
+        waits = _MARKS["barrier"] if entry["stall"] == "barrier" else _WAITS
+        spend(entry["wave"], waits, entry["begin"], entry["issue"])
+        spend(entry["wave"], _MARKS[entry["category"]], entry["issue"], entry["issue"] + _CLOCKS_PER_SLOT)
+        if entry["category"] == "matrix":
+            spend("pipe", _BUSY, entry["issue"], entry["issue"] + _occupied(entry))
+
+    def line(row):
+        # While a wave waits for the pipe that its own MFMAs fill, or for its exponentials, it is at work.
+        marks = []
+        for cell in spent[row]:
+            if row == "pipe":
+                tenths = int(10 * cell.get(_BUSY, 0.0) / width + 0.5)
+                marks.append(_BUSY if tenths > 9 else str(tenths))
+                continue
+            work = {mark: clocks for mark, clocks in cell.items() if mark != _WAITS}
+            chosen = work if work else cell
+            marks.append(max(chosen, key=chosen.get) if chosen else _IDLE)
+        return "".join(marks)
+
+    names = {row: f"wave {row}" if row != "pipe" else "matrix" for row in spent}
+    scale = f"clocks {begin:.0f} to {lines['end']:.0f}, {width:.0f} a character; modelled"
+    return "\n".join([scale, *(f"{names[row]:<7}|{line(row)}|" for row in spent), LEGEND])
 
 
 def perfetto(lines: dict, name: str) -> dict:
