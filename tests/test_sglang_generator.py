@@ -18,7 +18,8 @@ WAYS = {
     "ulysses": {"num_gpus": 2, "ulysses_degree": 2},
     "ring": {"num_gpus": 2, "ring_degree": 2},
     "cfg": {"num_gpus": 2, "enable_cfg_parallel": True},
-    "compile": {"enable_torch_compile": True},
+    # SGLang's offloading while it compiles knows GPUs alone.
+    "compile": {"enable_torch_compile": True, "offload_during_compile": False},
 }
 CACHE_DIT = {
     "SGLANG_CACHE_DIT_ENABLED": "1",
