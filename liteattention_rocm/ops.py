@@ -81,7 +81,7 @@ def attention(
         lse = _into(q, k, v, out, scale, layout, rounding, variant, return_lse)
         return (out, lse) if return_lse else out
     except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
-        arguments.check_tensor_types(q=q, k=k, v=v)
+        arguments.check_tensor_types(q=q, k=k, v=v, **({} if out is None else {"out": out}))
         raise
 
 

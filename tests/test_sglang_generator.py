@@ -10,13 +10,16 @@ from sglang_host import run_arm, tiny_model
 # What each way of running gives is compared with the same request in one worker, in grey levels of 0 to 255.
 # Attention itself is bit for bit the same under Ulysses and CFG parallelism; matrix products of other shapes
 # and the merging of a ring's chunks round otherwise, and two denoising steps carry that into the frames.
+# Seen: Ulysses 0.00002 and 1, ring 0.40 and 11, CFG 0.35 and 9.
 MEAN_BOUND, MOST_BOUND = 0.5, 16
+ULYSSES_BOUND = 0.01, 2
 
 WAYS = {
     "ulysses": {"num_gpus": 2, "ulysses_degree": 2},
     "ring": {"num_gpus": 2, "ring_degree": 2},
     "cfg": {"num_gpus": 2, "enable_cfg_parallel": True},
-    "compile": {"enable_torch_compile": True},
+    # SGLang's offloading while it compiles knows GPUs alone.
+    "compile": {"enable_torch_compile": True, "offload_during_compile": False},
 }
 CACHE_DIT = {
     "SGLANG_CACHE_DIT_ENABLED": "1",
@@ -37,10 +40,10 @@ def one_worker(tmp_path_factory, model):
     return generate(tmp_path_factory.mktemp("one") / "worker", model)[0]
 
 
-def close(frames, expected) -> None:
+def close(frames, expected, mean=MEAN_BOUND, most=MOST_BOUND) -> None:
     difference = np.abs(frames - expected)
     print(f"frames differ by {difference.mean():.4f} in the mean and {difference.max()} at most")
-    assert difference.mean() <= MEAN_BOUND and difference.max() <= MOST_BOUND
+    assert difference.mean() <= mean and difference.max() <= most
 
 
 @pytest.mark.full
@@ -55,7 +58,7 @@ def test_spawned_worker_makes_the_same_video(tmp_path, model, one_worker):
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_running_makes_the_same_video(tmp_path, model, one_worker, way):
     frames, _ = generate(tmp_path / "run", model, **WAYS[way])
-    close(frames, one_worker)
+    close(frames, one_worker, *(ULYSSES_BOUND if way == "ulysses" else ()))
 
 
 @pytest.mark.full

@@ -49,13 +49,13 @@ def choose(name, head_size=128, dtype=torch.bfloat16):
     except ValueError as error:
         return f"ValueError: {error}"
 
+set_global_server_args(ServerArgs.from_kwargs(
+    model_path=model, model_id=tiny_wan.MODEL_ID, num_gpus=1, attention_backend="liteattention_rocm"))
 for name in ("liteattention_rocm", "aiter", "torch_sdpa", "sage_attn"):
     told[name] = choose(name)
 told["head size 80"] = choose("liteattention_rocm", head_size=80)
 
 if told["liteattention_rocm"].endswith("LiteAttentionBackend"):
-    set_global_server_args(ServerArgs.from_kwargs(
-        model_path=model, model_id=tiny_wan.MODEL_ID, num_gpus=1, attention_backend="liteattention_rocm"))
     selector._cached_get_attn_backend.cache_clear()
     told["class"] = selector.get_attn_backend(128, torch.bfloat16).__name__
     from liteattention_rocm import arguments, dispatch, runtime
