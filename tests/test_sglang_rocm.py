@@ -37,6 +37,8 @@ torch.cuda.get_device_properties = lambda device=0: properties
 torch.cuda.get_device_name = lambda device=0: properties.name
 torch.cuda.get_device_capability = lambda device=0: (9, 4)
 torch.cuda.current_device = lambda: 0
+torch.cuda.mem_get_info = lambda device=None: (192 << 30, 192 << 30)
+torch.cuda.empty_cache = lambda: None
 torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=int(stream))
 
 told = {"platform": type(current_platform).__name__, "device": str(current_platform.get_local_torch_device())}
