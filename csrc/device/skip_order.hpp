@@ -6,7 +6,7 @@
 // that have more, or as many and a lower number.
 #pragma once
 
-#include "isa.hpp"
+#include "rows.hpp"
 #include "skip_arguments.hpp"
 
 namespace liteattention_rocm {
@@ -22,27 +22,33 @@ LRA_DEVICE void order_by_work(const OrderArguments& arguments) {
   const int64_t head = __builtin_amdgcn_workgroup_id_y();
   const int64_t first_group = head * groups + first;
 
-  // Up to a multiple of four, what doesn't exist counts 0 and comes behind everything.
-  for (int tile = thread; tile < (tiles + 3) / 4 * 4; tile += kThreadsPerWorkgroup) {
+  const BufferResource counts_buffer =
+      isa::make_buffer(arguments.counts + first_group, tiles * static_cast<uint32_t>(sizeof(uint32_t)));
+  // Up to a multiple of four, what doesn't exist counts 0 and comes behind everything. The last group and its
+  // last row stand in for what doesn't exist, so that every lane takes as many turns.
+  int tile = thread;
+  do {
+    const bool exists = tile < tiles;
+    const int first_tile = (first + (exists ? tile : tiles - 1)) * arguments.merged;
+    const int rows_left = arguments.query_tiles - first_tile;
+    const int last_row = (rows_left < arguments.merged ? rows_left : arguments.merged) - 1;
+    const uint32_t* row = arguments.list + (head * arguments.query_tiles + first_tile) * arguments.words;
     uint32_t count = 0;
-    if (tile < tiles) {
-      const int first_tile = (first + tile) * arguments.merged;
-      const int rows_left = arguments.query_tiles - first_tile;
-      const int rows = rows_left < arguments.merged ? rows_left : arguments.merged;
-      const uint32_t* row = arguments.list + (head * arguments.query_tiles + first_tile) * arguments.words;
 #pragma clang loop vectorize(disable) unroll(disable)
-      for (int word = 0; word < arguments.words; ++word) {
-        uint32_t listed = 0;
+    for (int word = 0; word < arguments.words; ++word) {
+      uint32_t listed = 0;
 #pragma clang loop vectorize(disable) unroll(disable)
-        for (int i = 0; i < rows; ++i) listed |= row[i * static_cast<int64_t>(arguments.words) + word];
-        count += __builtin_popcount(listed);
-      }
-      arguments.counts[first_group + tile] = count;
+      for (int i = 0; i < arguments.merged; ++i)
+        listed |= row[(i < last_row ? i : last_row) * static_cast<int64_t>(arguments.words) + word];
+      count += __builtin_popcount(listed);
     }
-    counts[tile] = count;
-  }
+    const uint32_t offset = tile * static_cast<uint32_t>(sizeof(uint32_t));
+    isa::buffer_store_b32(count, counts_buffer, exists ? offset : kOutOfBounds);
+    counts[tile] = exists ? count : 0;
+    tile += kThreadsPerWorkgroup;
+  } while (tile < (tiles + 3) / 4 * 4);
   isa::lds_barrier();
-  for (int tile = thread; tile < tiles; tile += kThreadsPerWorkgroup) {
+  for (tile = thread; tile < tiles; tile += kThreadsPerWorkgroup) {
     const uint32_t count = counts[tile];
     int place = 0;
 #pragma unroll 1
