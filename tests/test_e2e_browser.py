@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from e2e import amdahl, arms, html_report, plot
+from e2e import amdahl, arms, html_report
 from test_e2e_report import TIMES, arm, full_report, run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
-    pytest.mark.skipif(not plot.available(), reason="matplotlib is not installed: e2e/requirements.txt"),
 ]
 TEN, SIX = "liteattention_rocm@-10", "liteattention_rocm@-6"
 WIDTH, HEIGHT = 1280, 4000

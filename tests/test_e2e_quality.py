@@ -77,9 +77,6 @@ def test_clips_of_arms_are_compared_request_by_request(tmp_path):
         assert 0 < found["perceptual"]["st_lpips"]["worst"] < 0.1
 
 
-@pytest.mark.skipif(
-    "cvvdp_jod" in perceptual.missing(), reason="cvvdp is not installed: e2e/requirements-no-deps.txt"
-)
 def test_video_metric_is_10_for_the_same_video_and_falls_with_noise_and_flicker():
     clip = np.full((6, 48, 64, 3), 120, dtype=np.uint8)
     noise = np.random.default_rng(0).integers(-12, 13, clip.shape)
@@ -104,7 +101,6 @@ def test_a_metric_that_fails_is_reported_and_left_out(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(perceptual.missing().get("lpips") == "lpips is not installed", reason="lpips is missing")
 def test_lpips_is_computed_where_its_weights_are(tmp_path, monkeypatch):
     import torch
     import torchvision

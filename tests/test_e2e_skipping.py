@@ -117,7 +117,6 @@ def test_without_arms_that_skip_there_is_nothing_to_say(results):
     assert skipping.checks(skipping.summarise(results, [])) == []
 
 
-@pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed: e2e/requirements.txt")
 def test_sweep_is_drawn(results, tmp_path):
     from PIL import Image
 
@@ -133,7 +132,6 @@ def test_sweep_is_drawn(results, tmp_path):
     assert skipping.plot(summary, tmp_path) is None
 
 
-@pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed: e2e/requirements.txt")
 def test_charts_hold_what_they_are_given():
     figure = charts.lines([1, 2, 3], "step", [Panel("y", [Line("a", [1.0, 2.0, 4.0], [0, 1, 3], [2, 3, 5])])])
     (axes,) = figure.axes
