@@ -1,5 +1,6 @@
 """The kernel, simulated, against float64 and against a float32 replica with the same rounding."""
 
+import math
 import os
 import signal
 import threading
@@ -87,6 +88,13 @@ def test_scale(scale, rounding):
     assert reference.rmse(out, expected) <= 1.05 * reference.rmse(replica, expected)
     # Scores of scale 1 reach 50.
     assert torch.allclose(lse.double(), expected_lse, rtol=1e-6, atol=LSE_TOLERANCE)
+
+
+def test_scale_0_weighs_all_keys_alike_however_large_their_scores_are():
+    q, k, v = Case(33, 129, heads=1, kv_heads=1, seed=2).inputs()
+    out, lse = liteattention_rocm.attention(q * 1e18, k * 1e18, v, scale=0, return_lse=True)
+    assert (lse - math.log(129)).abs().max() < LSE_TOLERANCE
+    assert (out.double() - v.double().mean(dim=1, keepdim=True)).abs().max() < 2**-9
 
 
 def test_large_magnitudes():

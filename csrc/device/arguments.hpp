@@ -27,7 +27,7 @@ struct ForwardArguments {
   int32_t heads;
   int32_t heads_per_kv_head;
   float scale;               // |softmax scale|; a negative scale arrives as query_sign_mask
-  float scale_log2e;         // |softmax scale| · log2(e), at least FLT_MIN: the kernel excludes a kv row by a
+  float scale_log2e;         // |softmax scale| · log2(e), at least 2⁻¹⁴⁹: the kernel excludes a kv row by a
                              // score of −Inf, and −Inf · 0 would be NaN
   uint32_t query_sign_mask;  // XORed into every packed pair of query elements: 0 or 0x80008000
   int32_t reserved;

@@ -125,7 +125,7 @@ ForwardArguments checked_arguments(const ForwardCall& call) {
   ForwardArguments arguments{};
   arguments.scale = static_cast<float>(magnitude);
   // Never 0: the kernel masks scores with -inf, and 0 · inf is NaN.
-  arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_MIN);
+  arguments.scale_log2e = std::max(static_cast<float>(magnitude * kLog2E), FLT_TRUE_MIN);
   if (!std::isfinite(arguments.scale) || !std::isfinite(arguments.scale_log2e))
     refuse("scale", std::to_string(call.scale), "a number whose product with log2(e) is finite in float32");
   if (call.kernel == DenseKernel::kAiterExact && !(call.scale > 0))

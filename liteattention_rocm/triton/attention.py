@@ -14,7 +14,7 @@ QUERY_ROWS_PER_LIST_ROW = 128
 TILES_PER_WORD = 32
 CHUNK = 1024  # tiles that the list kernels handle at a time
 _SHORT_KV = 1024  # up to here a launch is a few tiles long, and small workgroups fill the device better
-_FLT_MIN = torch.finfo(torch.float32).tiny
+_LEAST_SCALE = 2.0**-149  # the least float32 above 0: −Inf, the score of what is masked, times 0 is NaN
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _scalars(scale: float) -> dict:
     return {
         "scale": magnitude,
         # As in csrc/host: a kv row is excluded by a score of -Inf, and -Inf · 0 would be NaN.
-        "scale_log2e": max(magnitude * math.log2(math.e), _FLT_MIN),
+        "scale_log2e": max(magnitude * math.log2(math.e), _LEAST_SCALE),
     }
 
 
