@@ -11,6 +11,7 @@ Exit status: 0 where nothing was found, 1 where something was, with the command 
 
 import argparse
 import collections
+import itertools
 import os
 import random
 import subprocess
@@ -82,7 +83,7 @@ def main(words=None) -> int:
         cases = (("lengths", number) for number in spread(first - 1, count))
     else:
         cases = random_cases(options.seed, options.kinds)
-    return run(cases, options)
+    return run(itertools.islice(cases, options.most) if options.most else cases, options)
 
 
 def spread(first: int, count: int):
@@ -149,6 +150,8 @@ def run_jobs(options) -> int:
             str(trail),
             "--seconds",
             str(options.seconds),
+            "--most",
+            str(options.most),
         ]
         if options.lengths:
             first, count = options.shard
@@ -171,6 +174,7 @@ def run_jobs(options) -> int:
 def parse(words):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time; 0 for all lengths")
+    parser.add_argument("--most", type=int, default=0, help="stop after so many cases a process; 0: don't")
     parser.add_argument("--seed", type=int, default=None, help="of the random cases; a new one by default")
     parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*dict.fromkeys(ROUND)])
     parser.add_argument("--lengths", action="store_true", help="every pair of lengths up to 260")
@@ -188,8 +192,8 @@ def parse(words):
         options.seed = random.SystemRandom().randrange(2**31)
         if not options.lengths and not options.replay:
             print(f"seed {options.seed}", flush=True)
-    if not (options.seconds or options.lengths or options.replay):
-        parser.error("--seconds is missing: random cases have no end")
+    if not (options.seconds or options.most or options.lengths or options.replay):
+        parser.error("--seconds or --most is missing: random cases have no end")
     return options
 
 
