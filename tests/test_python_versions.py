@@ -30,7 +30,8 @@ def test_shipped_files_have_the_oldest_versions_syntax():
 
 def oldest_needed(*files: Path) -> str:
     """What vermin says of modules, functions and syntax that files use."""
-    command = [sys.executable, "-m", "vermin", "--no-tips", "--eval-annotations", *map(str, files)]
+    run = "from vermin.main import main; main()"  # it can't be run by -m
+    command = [sys.executable, "-c", run, "--no-tips", "--eval-annotations", *map(str, files)]
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     (line,) = [line for line in finished.stdout.splitlines() if line.startswith("Minimum required versions:")]
