@@ -11,9 +11,13 @@ from sglang_host import REQUEST, python
 
 # Workers are spawned: they import this file again, and with it what SGLang lacks on a CPU.
 SCRIPT = """
-import json, sys
+import json, os, sys
 from e2e import cpu_host
 cpu_host.prepare()
+
+if "EAGER_VAE" in os.environ:
+    from sglang.multimodal_gen.runtime.pipelines_core.stages.decoding import DecodingStage
+    DecodingStage._get_vae_decode_fn = lambda self, vae, *_, decode_fn=None, **__: decode_fn or vae.decode
 
 if __name__ == "__main__":
     import numpy
