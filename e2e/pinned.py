@@ -58,5 +58,5 @@ def check(settings: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     return {
         "name": "every arm ran with the same settings",
         "passed": not found,
-        "detail": "; ".join(found) or f"{len(next(iter(settings.values())))} of {len(settings)} arms",
+        "detail": "; ".join(found) or f"{len(next(iter(settings.values())))} settings, {len(settings)} arms",
     }
