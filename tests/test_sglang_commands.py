@@ -28,7 +28,7 @@ def generate(folder, model, module, *more):
     import imageio.v2 as imageio
 
     folder.mkdir()
-    script, video = folder / "sglang.py", folder / "video.mp4"
+    script, video = folder / "command.py", folder / "video.mp4"  # "sglang.py" would be the package
     script.write_text(SCRIPT.format(module=module))
     options = {
         "model-path": model,
