@@ -75,7 +75,7 @@ def test_rounding_is_the_peers_and_can_be_configured(backend, monkeypatch):
     for settings in (Settings(rounding=name) for name in ROUNDINGS):
         monkeypatch.setattr(backend, "configured_settings", lambda settings=settings: settings)
         layer(backend).forward(q, q, q, None)
-    assert [named["rounding"] for named in passed] == ["rtz", *ROUNDINGS]
+    assert [named["rounding"] for named in passed] == ["rtne", *ROUNDINGS]
     assert all(named["layout"] == "bshd" and named["scale"] == HEAD_DIM**-0.5 for named in passed)
 
 
@@ -187,7 +187,7 @@ def test_packed_sequences_are_one_launch(backend, kv_heads, dtype):
     lengths = {"cu_seqlens": torch.tensor(LENGTHS, dtype=dtype), "max_seqlen": 97}
     simulator.reset_statistics()
     out = ours.forward_varlen(*call, **lengths)
-    assert simulator.statistics()["kernels"]["attention_varlen_rtz"]["launches"] == 1
+    assert simulator.statistics()["kernels"]["attention_varlen_rtne"]["launches"] == 1
     wide = [t.repeat_interleave(HEADS // kv_heads, dim=1) for t in call[1:]]
     expected = one_by_one(ours, call[0], *wide)
     assert (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < 1e-2

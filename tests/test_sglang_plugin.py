@@ -164,7 +164,7 @@ def test_config_file_selects_our_backend(runtime, model, tmp_path, suffix):
         "model_path": str(model),
         "model_id": tiny_wan.MODEL_ID,
         "attention_backend": "liteattention_rocm",
-        "attention_backend_config": {"rounding": "rtne", "threshold": -7, "must_do": [0, 64]},
+        "attention_backend_config": {"rounding": "rtz", "threshold": -7, "must_do": [0, 64]},
         "component_attention_backends": {"transformer.cross": "liteattention_rocm"},
     }
     file = written(content, tmp_path / f"config{suffix}")
@@ -180,7 +180,7 @@ def test_config_file_selects_our_backend(runtime, model, tmp_path, suffix):
     assert args.attention_backend == "liteattention_rocm"
     assert args.component_attention_backend_roles == {"transformer": {"cross": "liteattention_rocm"}}
     settings = configured_settings()
-    assert (settings.rounding, settings.threshold, settings.must_do) == ("rtne", -7.0, (0, 64))
+    assert (settings.rounding, settings.threshold, settings.must_do) == ("rtz", -7.0, (0, 64))
     runtime._cached_get_attn_backend.cache_clear()
     assert runtime.get_attn_backend(128, BF16).get_enum() is member()
     assert parse("--attention-backend", "torch_sdpa").attention_backend == "torch_sdpa"
@@ -278,9 +278,9 @@ def test_kernel_that_failed_the_self_test_is_refused_at_selection(runtime, chose
 
     where = device.target(torch.device("cpu"))
     failed = {"verdict": "fail", "worst": "bits differ"}
-    verdicts.store(where, {f"attention_{family}_rtz": failed for family in device.DENSE_FAMILIES})
+    verdicts.store(where, {f"attention_{family}_rtne": failed for family in device.DENSE_FAMILIES})
     try:
-        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtz failed"):
+        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtne failed"):
             runtime.get_attn_backend(128, BF16)
         with runtime.component_attn_backend_context_manager(
             None, component_name="text_encoder", allow_global_backend_fallback=True
