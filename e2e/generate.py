@@ -151,7 +151,11 @@ def load(job: Job, arm: Arm):
 
 
 def set_up_aiter(job: Job, arm: Arm) -> None:
-    """AITER's rounding for this arm: its code object in the simulator, or SGLang's own backend on ROCm."""
+    """AITER's rounding for this arm: its code object in the simulator, or SGLang's own backend on ROCm.
+
+    Raises:
+        RuntimeError: SGLang's backend has no mode to set.
+    """
     if job.device == "cpu":
         from e2e import aiter_simulated
 
@@ -159,6 +163,8 @@ def set_up_aiter(job: Job, arm: Arm) -> None:
         return
     from sglang.multimodal_gen.runtime.layers.attention.backends import aiter
 
+    if not hasattr(aiter, "AITER_BF16_CVT_MODE"):
+        raise RuntimeError(f"{aiter.__name__} has no AITER_BF16_CVT_MODE: the arm's rounding can't be chosen")
     aiter.AITER_BF16_CVT_MODE = {"rtne": 0, "rtna": 1, "rtz": 2}[arm.rounding]
 
 
