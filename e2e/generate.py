@@ -31,7 +31,7 @@ from e2e.job import RESULT, Job
 __all__ = ["MARK", "Job", "load", "main", "run"]
 
 MARK = "@e2e "
-# Modules with load, watch, run, times, settings and READING_TAKES_TIME, by the name of what they drive.
+# Modules with load, watch, run, times, settings, choice and READING_TAKES_TIME, by what they drive.
 ENGINES = {"sglang": "e2e.generate", "diffusers": "e2e.diffusers_engine"}
 ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash|sage", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
@@ -41,6 +41,7 @@ MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
 
 
 settings = pinned.read_back
+choice = pinned.choice
 READING_TAKES_TIME = True  # times include reading the sparsity back
 
 
@@ -91,6 +92,7 @@ def main(path: str) -> int:
         result["times"] = engine.times(request, arm, output, ready, seconds)
         result["memory"] = peak_memory(job)
         result["settings"] = engine.settings(server_args)
+        result["choice"] = engine.choice(server_args)
         result["frames"] = int(output.output.shape[2])
         result.update(write_video(Path(request.folder), output, request.keep_frames))
         unfinished = Path(request.folder) / (RESULT + ".unfinished")

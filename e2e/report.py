@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,15 @@ def request_text(report: dict[str, Any]) -> str:
     )
 
 
+def choice_text(arm: dict[str, Any]) -> str:
+    """What SGLang was given for this arm alone, as words of its command line, and AITER's mode."""
+    words = shlex.join(arm.get("choice") or [])
+    mode = (
+        {"rtne": 0, "rtna": 1, "rtz": 2}.get(arm.get("rounding")) if arm.get("backend") == arms.PEER else None
+    )
+    return words or "not used" if mode is None else f"{words} (AITER_BF16_CVT_MODE {mode})"
+
+
 def outcome(arm: dict[str, Any]) -> str:
     """Why an arm has no result."""
     if arm["status"] == "unavailable":
@@ -301,6 +311,7 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             f"- attention: {attention_text(arm)}",
             f"- kernels: {kernels_text(arm)}",
+            f"- SGLang: `{choice_text(arm)}`",
             f"- steps in s ({arm['times']['basis']}): "
             f"{', '.join(f'{seconds:.3f}' for seconds in arm['times']['steps_s'])}",
         ]

@@ -176,7 +176,7 @@ def rows(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
     return header, [
         [
-            name,
+            arms.moded(name),
             f"{entry['skipped']:.1%}",
             f"{entry['per_step'][-1]:.1%}",
             f"{entry['instructions']:,}" if entry["instructions"] else "",

@@ -72,6 +72,12 @@ def test_our_kernel_served_every_self_and_cross_layer(comparison):
         assert entry["query_shape"] == shape and entry["kv_length"] == length
         assert entry["value_strided"] is strided
     assert all(re.fullmatch("attention_[a-z_]+_rtne", name) for name in arm["kernels"])
+    name = "liteattention_rocm"
+    assert arm["choice"] == [
+        *("--attention-backend", name),
+        *("--component-attention-backends", f"transformer.self={name},transformer.cross={name}"),
+        *("--attention-backend-config", '{"rounding": "rtne"}'),
+    ]
     assert attention_launches(arm) == 2 * CALLS_PER_ROLE
     instructions, matrix = (
         sum(counts[kind] for counts in arm["kernels"].values()) for kind in ("instructions", "matrix")

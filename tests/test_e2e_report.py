@@ -33,6 +33,14 @@ def arm(**changes):
     entry = {
         "status": "ok",
         "about": "this project's code object, rtne",
+        "backend": "liteattention_rocm",
+        "rounding": "rtne",
+        "choice": [
+            "--attention-backend",
+            "liteattention_rocm",
+            "--attention-backend-config",
+            '{"rounding": "rtne"}',
+        ],
         "simulated": True,
         "attention": [
             {
@@ -170,9 +178,17 @@ def test_report_files(tmp_path):
     row = "| liteattention_rocm | rtne | 4 + 4 | 8 x attention_forward_rtne | 1,200 | 300 "
     assert row + "| 1.00 (0.50–9.00) | 4.00 (3.50–4.50) | 2.0 |" in text
     assert "wave-instructions (simulated)" in text
+    given = """--attention-backend liteattention_rocm --attention-backend-config '{"rounding": "rtne"}'"""
+    assert f"- SGLang: `{given}`" in text
     assert "| aiter (rtz) / aiter_rtne (rtne) (noise floor) | 40.50 dB |" in text
     assert "infinite (identical)" in text
     assert "failed: no | file (log: aiter/log.txt)" in text
+
+
+def test_aiters_mode_is_told_where_sglang_has_no_word_for_it():
+    peer = arm(backend="aiter", rounding="rtz", choice=["--attention-backend", "aiter"])
+    assert report.choice_text(peer) == "--attention-backend aiter (AITER_BF16_CVT_MODE 2)"
+    assert report.choice_text({"backend": "torch_sdpa"}) == "not used"
 
 
 def test_terminal_output_names_failures_and_checks():
