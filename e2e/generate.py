@@ -138,6 +138,8 @@ def load(job: Job, arm: Arm):
         config = {"rounding": arm.rounding}
         if arm.threshold is not None:
             config["threshold"] = str(arm.threshold)
+            if job.break_even is not None:
+                config["break_even"] = job.break_even
             if job.read_sparsity:
                 config["dump"] = str(Path(job.folder) / skipping.FOLDER)
         extra["attention_backend_config"] = json.dumps(config)
