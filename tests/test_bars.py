@@ -136,6 +136,27 @@ def test_special_values_of_q_and_k_land_where_aiters_do(aiter, monkeypatch, arra
         assert agreement.agreement(out, lse, peer, peer_lse).lse_excess <= 1
 
 
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_exact_at_the_edges(monkeypatch, arrangement):
+    """Equal logits give exactly V = 1 in every mode, −1e6 and scores of −3e38, across part-filled tiles;
+    random ones where rounding is to nearest. A row whose scores are all −Inf gives 0."""
+    q, k, _ = Case("N(0,1)", "rtne", 20, 201, seed=3).inputs()
+    ones = torch.ones_like(k)
+    for rounding in ROUNDINGS:
+        for query, key in ((256.0, -350.0), (1e18, -2.3e18)):
+            out, lse = ours(
+                monkeypatch, arrangement, torch.full_like(q, query), torch.full_like(k, key), ones, rounding
+            )
+            assert (out == 1).all(), (rounding, query)
+            assert lse.isfinite().all() and lse.max() < -1e6
+    for rounding in ("rtne", "rtna"):
+        for factor in (1, 16):
+            out, _ = ours(monkeypatch, arrangement, q * factor, k * factor, ones, rounding)
+            assert (out == 1).all(), (rounding, factor)
+    out, lse = ours(monkeypatch, arrangement, q.abs(), torch.full_like(k, -torch.inf), ones, "rtz")
+    assert (out == 0).all() and (lse == -torch.inf).all()
+
+
 @pytest.fixture
 def any_order(request):
     """Sets in which order the simulator delivers loads and takes waves and workgroups."""
