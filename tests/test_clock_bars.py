@@ -25,11 +25,15 @@ BAR = {"rtz": 200, "rtna": 245, "rtne": 290}
 
 
 @functools.cache
-def executed(mode: str, seqlen_kv: int) -> int:
-    """Vector instructions of all waves of one workgroup."""
+def answer(mode: str, seqlen_kv: int) -> dict:
+    """The clock's, of one workgroup."""
     recording = timing.KERNELS[f"pingpong:{mode}"].trace(1, QUERY_ROWS, seqlen_kv, [0])
-    clock = {**parameter_sets()["D0"].clock, "l2_miss_interval": 4}
-    return recording.clock(clock)["executed"]["vector"]
+    return recording.clock({**parameter_sets()["D0"].clock, "l2_miss_interval": 4})
+
+
+def executed(mode: str, seqlen_kv: int, category: str = "vector") -> int:
+    """Instructions of all waves of one workgroup."""
+    return answer(mode, seqlen_kv)["executed"][category]
 
 
 @functools.cache
@@ -52,6 +56,22 @@ def test_vector_instructions_are_counted_to_the_last(mode):
         around.append((rest - WAVES * PER_TILE[mode] * seqlen_kv // TILE) / WAVES)
     assert len(set(around)) == 1, around
     assert 0 < around[0] <= AROUND_THE_LOOP[mode]
+
+
+# Of a wave, for a KV tile: 12 · 16 MFMAs; 48 scores; reads of 16 fragments of K and of V, 4 writes and 6 lane
+# exchanges; 4 fetches; the hand-over in the middle and at the end.
+ON_EVERY_TILE = {"matrix": 192, "transcendental": 48, "lds": 42, "vector_memory": 4, "barrier": 2}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_tile_executes(mode):
+    """Besides vector instructions; and no access to LDS waits for another's bank."""
+    for category, count in ON_EVERY_TILE.items():
+        growth = executed(mode, 1024, category) - executed(mode, 320, category)
+        if category == "transcendental":  # one for each rescaling
+            growth -= rises(1024) - rises(320)
+        assert growth == WAVES * count * (1024 - 320) // TILE, category
+    assert answer(mode, 1024)["lds_conflict_clocks"] == 0 < answer(mode, 1024)["lds_clocks"]
 
 
 @pytest.mark.parametrize("mode", MODES)
