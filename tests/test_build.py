@@ -1,6 +1,7 @@
 """What a build produces, and what it refuses."""
 
 import importlib.metadata
+import io
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from device_compiler import compile_hip
 from liteattention_rocm import _C, code_object
@@ -193,3 +195,18 @@ def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
         )
     header.write_text(text)
     assert build_wheel(source, wheels).returncode == 0
+
+
+def test_kernels_keep_nothing_in_device_globals():
+    """What a launch does follows from its arguments and memory of the caller's: a code object can't remember."""
+    elf = ELFFile(io.BytesIO(_C.code_object("gfx942")))
+    objects = [
+        symbol.name
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols()
+        if symbol["st_info"]["type"] == "STT_OBJECT"
+    ]
+    descriptors = [name for name in objects if name.endswith(".kd")]
+    assert len(descriptors) == len(_C.kernel_names())
+    (other,) = set(objects) - set(descriptors)
+    assert other.startswith("__hip_cuid_")  # a byte by which HIP tells translation units apart
+    assert elf.get_section_by_name(".data") is None and elf.get_section_by_name(".bss")["sh_size"] == 1
