@@ -198,7 +198,7 @@ def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
 
 
 def test_kernels_keep_nothing_in_device_globals():
-    """What a launch does follows from its arguments and memory of the caller's: a code object can't remember."""
+    """What a launch does follows from its arguments and the caller's memory: a code object can't remember."""
     elf = ELFFile(io.BytesIO(_C.code_object("gfx942")))
     objects = [
         symbol.name
