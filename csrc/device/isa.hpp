@@ -1,7 +1,7 @@
 // One forceinline function per machine instruction that the kernels choose themselves.
 //
-// Everything here is a compiler builtin, so that clang's own passes insert the s_waitcnt and the MFMA
-// wait states between these instructions and whatever consumes their results.
+// Memory accesses and arithmetic are compiler builtins, so that clang's own passes insert the s_waitcnt and
+// the wait states between these instructions and whatever consumes their results. What is asm needs neither.
 #pragma once
 
 #include <cstdint>
