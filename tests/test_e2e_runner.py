@@ -110,7 +110,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, started):
     assert not (Path(half.folder) / "frames").exists()
     results = runner.results(todo, tmp_path)
     assert all(arm["status"] == "ok" and len(arm["runs"]) == 2 for arm in results.values())
-    assert results["aiter"]["requests"]["prompt-1-seed-2"] == "aiter/round-1/prompt-1-seed-2"
+    for name, arm in results.items():
+        assert arm["requests"] == {one["name"]: f"{name}/round-1/{one['name']}" for one in REQUESTS}
     assert results["aiter"]["self_instructions"] == [1, 1] and results["aiter"]["repeatable"] is None
 
 
