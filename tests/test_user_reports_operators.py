@@ -87,7 +87,7 @@ def test_row_01_strides_of_every_operator(attend):
 @pytest.mark.parametrize("far", ["rows", "heads"])
 def test_row_02_offsets_beyond_32_bits_of_every_operator(attend, far):
     """Keys and values whose last rows, and queries and keys whose second head, lie beyond 2^31 elements."""
-    inputs = contiguous_inputs(20, 290 if far == "rows" else 70, batch=1, heads=2, kv_heads=2)
+    inputs = contiguous_inputs(20, 520 if far == "rows" else 70, batch=1, heads=2, kv_heads=2)
     strides = (0, 2**23, 128, 1) if far == "rows" else (0, 128, 2**31 + 64, 1)
     changed = list(inputs)
     for index in (1, 2) if far == "rows" else (0, 1, 2):
@@ -96,6 +96,25 @@ def test_row_02_offsets_beyond_32_bits_of_every_operator(attend, far):
         assert last > 2**31
         changed[index] = sparse_memory(last + 1).as_strided(shape, strides).copy_(inputs[index])
     (out, lse), (expected, expected_lse) = attend(*changed), attend(*inputs)
+    assert same_bits(out, expected) and torch.equal(lse, expected_lse)
+
+
+@pytest.mark.parametrize("kernel", ["forward", "pingpong"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_row_02_lists_that_leap_beyond_32_bits(kernel, backward):
+    """From the first of nine tiles to the last, 8 GiB away, and back."""
+    q, *near = contiguous_inputs(20, 520, batch=1, heads=1, kv_heads=1)
+    strides = (0, 2**23, 128, 1)
+    far = [sparse_memory(519 * 2**23 + 128).as_strided(t.shape, strides).copy_(t) for t in near]
+    kept = torch.zeros(1, 1, 1, 9, dtype=torch.bool)
+    kept[..., 0] = kept[..., 8] = True
+    options = {"threshold": -INFINITY, "backward": backward, "return_lse": True, "kernel": kernel}
+    (out, lse), (expected, expected_lse) = (
+        torch.ops.liteattention_rocm.attention_skip(
+            q, k, v, lists.pack(kept), torch.zeros(1, 1, 1, 1, dtype=torch.int32), **options
+        )
+        for k, v in (far, near)
+    )
     assert same_bits(out, expected) and torch.equal(lse, expected_lse)
 
 
