@@ -171,6 +171,7 @@ def make_job(chosen: argparse.Namespace, arm: arms.Arm, number: int, device: str
         device=device,
         warmup=warmup,
         sglang=chosen.sglang,
+        break_even=chosen.break_even,
         engine=chosen.engine,
         requests=chosen.requests,
         warmup_steps=min(chosen.warmup_steps, chosen.steps),

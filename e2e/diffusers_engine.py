@@ -38,8 +38,15 @@ class Attentions:
         seconds: per step, device seconds of self- and of cross-attention; empty on a CPU.
     """
 
-    def __init__(self, arm: Arm, on_call: Callable[[int], None], count: Callable[[], int] | None):
+    def __init__(
+        self,
+        arm: Arm,
+        on_call: Callable[[int], None],
+        count: Callable[[], int] | None,
+        break_even: float | None = None,
+    ):
         self.arm, self._on_call, self._count = arm, on_call, count or (lambda: 0)
+        self.break_even = break_even
         self.layer, self.role, self.branch = "", "self", 0
         self.clear()
 
@@ -85,7 +92,12 @@ class Attentions:
             return liteattention_rocm.attention(query, key, value, rounding=self.arm.rounding)
         state = self._states.get((self.layer, self.branch))
         if state is None:
-            state = LiteAttention(threshold=self.arm.threshold, rounding=self.arm.rounding, name=self.layer)
+            state = LiteAttention(
+                threshold=self.arm.threshold,
+                rounding=self.arm.rounding,
+                break_even=self.break_even,
+                name=self.layer,
+            )
             self._states[self.layer, self.branch] = state
         return state(query, key, value)
 
@@ -175,7 +187,9 @@ def watch(pipeline: Any, job: Job, arm: Arm, requests: int) -> Attentions:
             told = time.monotonic()
             tell(calls=calls)
 
-    attentions = Attentions(arm, report, executed_instructions if job.device == "cpu" else None)
+    attentions = Attentions(
+        arm, report, executed_instructions if job.device == "cpu" else None, job.break_even
+    )
     transformer_wan.dispatch_attention_fn = attentions
     blocks = pipeline.transformer.blocks
     for number, block in enumerate(blocks):

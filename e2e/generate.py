@@ -147,13 +147,15 @@ def load(job: Job, arm: Arm):
     return build_pipeline(server_args), server_args
 
 
-def backend_config(job: Job, arm: Arm) -> dict[str, str]:
+def backend_config(job: Job, arm: Arm) -> dict[str, str | float]:
     """What ``--attention-backend-config`` tells the arm's backend; SGLang's own of AITER takes none."""
     if arm.rounding is None or (arm.backend == "aiter" and job.device != "cpu"):
         return {}
     config = {"rounding": arm.rounding}
     if arm.threshold is not None:
         config["threshold"] = str(arm.threshold)
+        if job.break_even is not None:
+            config["break_even"] = job.break_even
         if job.read_sparsity:
             config["dump"] = str(Path(job.folder) / skipping.FOLDER)
     return config

@@ -44,6 +44,8 @@ class Job:
         keep_frames: whether frames, video and latents are written, beside their digest.
         read_sparsity: whether an arm that skips dumps its sparsity. Reading it waits for the device in every
             call, so that times are not those without.
+        break_even: share of skipped KV tiles below which a layer of an arm that skips falls back to dense
+            calls; None leaves it to the model of the device.
         engine: what makes the video, a key of :data:`e2e.generate.ENGINES`.
         identity: what else a result depends on, as :func:`identity` gives it.
     """
@@ -66,6 +68,7 @@ class Job:
     warmup_steps: int | None = None
     keep_frames: bool = True
     read_sparsity: bool = True
+    break_even: float | None = None
     engine: str = "sglang"
     identity: str = ""
 

@@ -47,6 +47,13 @@ def parser(about: str) -> argparse.ArgumentParser:
         f"threshold T; or {arms.ALL}: {', '.join(arms.FULL)}",
     )
     add("--sweep", metavar="T,T,…", default="", help="adds an arm that skips at each of these thresholds")
+    add(
+        "--break-even",
+        type=float,
+        metavar="SHARE",
+        help="of skipped KV tiles, below which a layer of an arm that skips falls back to dense calls; 0: "
+        f"never; default: what the device's model says, with {STRUCTURED_MODEL!r} 0",
+    )
     add("--device", choices=("auto", "cpu", "rocm"), default="auto", help="cpu simulates an MI300X")
     add(
         "--engine",
@@ -82,6 +89,8 @@ def parse(argv: list[str] | None, about: str = "") -> argparse.Namespace:
         if options.engine == "diffusers":
             names = arms.WITHOUT_SGLANG
         options.arms = ",".join(names)
+    if options.break_even is None and structured:
+        options.break_even = 0.0  # so small a grid is split when dense: what skips would not pay
     if options.jobs is None:
         options.jobs = min(os.cpu_count() or 1, MOST_PROCESSES)
     try:
@@ -140,6 +149,8 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')} {value} (allowed: {least} or more)")
+    if options.break_even is not None and not 0 <= options.break_even <= 1:
+        raise ValueError(f"--break-even {options.break_even} (allowed: 0 to 1)")
     if not isinstance(options.sglang, dict):
         raise ValueError(f"--sglang {json.dumps(options.sglang)} (allowed: a JSON object)")
 

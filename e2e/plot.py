@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, HEIGHT = 7.6, 3.2  # of a panel, in inches
+MOST_INSIDE, LEGEND = 4, 2.0  # names that a legend inside a panel has at most; inches beside it for more
 BAR = 0.42  # height of a bar's row, in inches
 REPRODUCIBLE = {"svg.hashsalt": "e2e", "svg.fonttype": "none", "font.size": 9}
 
@@ -48,7 +49,8 @@ def lines(positions: Sequence[float], axis: str, panels: Sequence[Panel]) -> Any
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(REPRODUCIBLE):
-        figure = Figure((WIDTH, HEIGHT * len(panels)), layout="constrained")
+        crowded = max(len(panel.lines) for panel in panels) > MOST_INSIDE
+        figure = Figure((WIDTH + LEGEND * crowded, HEIGHT * len(panels)), layout="constrained")
         for panel, axes in zip(panels, figure.subplots(len(panels), 1, squeeze=False)[:, 0], strict=True):
             for line in panel.lines:
                 at = positions[: len(line.values)]
@@ -59,7 +61,8 @@ def lines(positions: Sequence[float], axis: str, panels: Sequence[Panel]) -> Any
                     axes.fill_between(at, line.low, line.high, color=drawn.get_color(), alpha=0.15, lw=0)
             axes.set_ylabel(panel.axis)
             axes.grid(True, alpha=0.3)
-            axes.legend(fontsize=8)
+            beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if crowded else {}
+            axes.legend(fontsize=8, **beside)
         axes.set_xlabel(axis)
         axes.set_xticks(list(positions))
     return figure

@@ -249,10 +249,11 @@ def request_text(report: dict[str, Any]) -> str:
 def choice_text(arm: dict[str, Any]) -> str:
     """What SGLang was given for this arm alone, as words of its command line, and AITER's mode."""
     words = shlex.join(arm.get("choice") or [])
-    mode = (
-        {"rtne": 0, "rtna": 1, "rtz": 2}.get(arm.get("rounding")) if arm.get("backend") == arms.PEER else None
-    )
-    return words or "not used" if mode is None else f"{words} (AITER_BF16_CVT_MODE {mode})"
+    if not words:
+        return "not used"
+    if arm["backend"] != arms.PEER or arm["simulated"]:
+        return words
+    return f"{words} (AITER_BF16_CVT_MODE {['rtne', 'rtna', 'rtz'].index(arm['rounding'])})"
 
 
 def outcome(arm: dict[str, Any]) -> str:

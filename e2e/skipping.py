@@ -78,7 +78,8 @@ def summarise(results: dict[str, dict[str, Any]], compared: list[dict[str, Any]]
         compared: its pairs.
 
     Returns:
-        ``arms`` with, per arm, its ``threshold``, ``skipped``, ``per_step``, self-attention ``instructions``
+        ``arms`` with, per arm, its ``threshold``, how many of its ``calls`` of self-attention were
+        ``dense_calls``, ``skipped``, ``per_step``, self-attention ``instructions``
         and that count over the dense arm's, and PSNR and SSIM against the dense arm; ``noise_floor_db`` and
         ``noise_floor`` (its pair); ``break_even``, a share of tiles.
     """
@@ -93,6 +94,8 @@ def summarise(results: dict[str, dict[str, Any]], compared: list[dict[str, Any]]
         pair = _pair(compared, name, arms.dense(name)) or {}
         entries[name] = {
             "threshold": arm["threshold"],
+            "dense_calls": sum(call["action"] == "dense" for call in arm["sparsity"]["calls"]),
+            "calls": len(arm["sparsity"]["calls"]),
             "skipped": arm["sparsity"]["skipped"],
             "per_step": arm["sparsity"]["per_step"],
             "instructions": instructions,
@@ -169,6 +172,7 @@ def rows(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         "arm",
         "KV tiles skipped",
         "last step",
+        "dense calls",
         "self-attention's wave-instructions",
         "of dense",
         "PSNR to dense",
@@ -179,6 +183,7 @@ def rows(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             arms.moded(name),
             f"{entry['skipped']:.1%}",
             f"{entry['per_step'][-1]:.1%}",
+            f"{entry['dense_calls']} of {entry['calls']}",
             f"{entry['instructions']:,}" if entry["instructions"] else "",
             _text(entry["instructions_over_dense"], "{:.1%}"),
             "infinite (identical)" if entry["identical"] else _text(entry["psnr_db"], "{:.2f} dB"),

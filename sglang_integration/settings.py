@@ -71,6 +71,16 @@ def error(value: Any) -> float:
     return number
 
 
+def share(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise Refused("a number from 0 to 1")
+    return number
+
+
 def ranges(value: Any) -> tuple[int, ...]:
     """``[start, end, start, end, …]``, or the same numbers in a string, apart by spaces."""
     parts = value.split() if isinstance(value, str) else value
@@ -116,6 +126,8 @@ class Settings:
         calibrate: target for the relative error of each attention's output. A run then stays dense, searches
             the thresholds that keep to it, and saves them in ``dump``.
         revive_every: visit every tile again after so many steps; 0 never does.
+        break_even: share of skipped tiles below which a layer falls back to dense calls; 0 never does. None:
+            what the model of the device says for the layer's shape.
         log: whether each step's sparsity is logged.
         dump: folder for a JSON file per denoising run with the sparsity of every call.
         fallback: what serves the process's layers from then on when a launch fails, ``none`` or ``aiter``.
@@ -130,6 +142,7 @@ class Settings:
     calibration: dict[str, list[float]] | None = None
     calibrate: float | None = None
     revive_every: int = 0
+    break_even: float | None = None
     log: bool = False
     dump: Path | None = None
     fallback: str = "none"
@@ -202,6 +215,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "calibration": calibrated,
     "calibrate": error,
     "revive_every": count,
+    "break_even": share,
     "log": boolean,
     "dump": folder,
     "fallback": one_of(*FALLBACKS),

@@ -151,6 +151,7 @@ def make_attention(settings: Settings, name: str) -> Any:
         exact_first_step=settings.exact_first_steps > 0,
         skip_within_call=settings.skip_within_call,
         revive_every=settings.revive_every,
+        break_even=settings.break_even,
         name=name,
     )
 

@@ -90,6 +90,8 @@ def page(tmp_path_factory):
         "arms": {
             name: {
                 "threshold": threshold,
+                "dense_calls": 1,
+                "calls": 12,
                 "skipped": share,
                 "per_step": [share] * 3,
                 "instructions": 1000,

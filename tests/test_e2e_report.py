@@ -186,9 +186,10 @@ def test_report_files(tmp_path):
 
 
 def test_aiters_mode_is_told_where_sglang_has_no_word_for_it():
-    peer = arm(backend="aiter", rounding="rtz", choice=["--attention-backend", "aiter"])
+    peer = arm(backend="aiter", rounding="rtz", choice=["--attention-backend", "aiter"], simulated=False)
     assert report.choice_text(peer) == "--attention-backend aiter (AITER_BF16_CVT_MODE 2)"
-    assert report.choice_text({"backend": "torch_sdpa"}) == "not used"
+    assert report.choice_text(arm(backend="aiter", rounding="rtz")).startswith("--attention-backend lite")
+    assert report.choice_text(arm(choice=[])) == "not used"
 
 
 def test_terminal_output_names_failures_and_checks():
@@ -238,6 +239,7 @@ def test_kernel_names_are_readable(symbol, name):
         (["--seeds", "7,7"], "--seeds 7,7 (allowed: different integers from 0 on"),
         (["--prompts", "0"], "--prompts 0 (allowed: 1 to 8, or a text file)"),
         (["--prompts", "nowhere.txt"], "--prompts nowhere.txt: "),
+        (["--break-even", "-0.1"], "--break-even -0.1 (allowed: 0 to 1)"),
         (["--sglang", "[1]"], "--sglang [1] (allowed: a JSON object)"),
     ],
 )
@@ -285,6 +287,8 @@ def test_structured_model_has_its_own_request_and_arms():
         "liteattention_rocm@-4",  # −6 is among the default arms
     ]
     assert [arm.threshold for arm in chosen.arms] == [None, -10, -6, None, None, -12, -4]
+    assert chosen.break_even == 0 and options.parse([]).break_even is None
+    assert options.parse(["--model", "structured", "--break-even=0.3"]).break_even == 0.3
 
 
 def test_aiters_version_is_that_of_the_wheel_which_is_unpacked(monkeypatch, tmp_path):

@@ -97,7 +97,8 @@ def test_summary_break_even_and_checks(results):
     (check,) = skipping.checks(skipping.summarise(results, compared(ten=None, two=30.0)))
     assert check["passed"]
     _, (first, second) = skipping.rows(summary)
-    assert first[1:5] == ["20.0%", "40.0%", "3,520", "88.0%"] and second[5] == "30.00 dB"
+    assert first[0] == "liteattention_rocm@-10 (rtne)" and second[6] == "30.00 dB"
+    assert first[1:6] == ["20.0%", "40.0%", "0 of 4", "3,520", "88.0%"]
     assert "Break-even sparsity, by executed instructions (simulated): 9.1%." in skipping.remarks(summary)
 
 
@@ -107,6 +108,8 @@ def test_dense_calls_of_an_arm_take_no_part_in_break_even(results, tmp_path):
     )
     assert skipping.break_even([arm], results[arms.OURS]) == pytest.approx(1 - 1000 / 1100)
     assert skipping.break_even([arm], {}) is None
+    summary = skipping.summarise({**results, "liteattention_rocm@-8": arm}, [])
+    assert skipping.rows(summary)[1][1][:4] == ["liteattention_rocm@-8 (rtne)", "20.0%", "40.0%", "2 of 4"]
     level = skipping_arm(tmp_path / "y", -8.0, [0.2] * 4, [880] * 4)
     assert skipping.break_even([level], results[arms.OURS]) is None
 

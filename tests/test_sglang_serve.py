@@ -113,6 +113,7 @@ def test_a_video_over_http(server, tmp_path, tmp_path_factory):
                 "guidance_scale": REQUEST["guidance"],
                 "seed": REQUEST["seed"],
                 "generator_device": "cpu",
+                "output_compression": 100,
             },
         )
     )
@@ -132,4 +133,4 @@ def test_a_video_over_http(server, tmp_path, tmp_path_factory):
         frames_of(tmp_path / f"seed-{seed}", model, seed) @ BT_601 for seed in (REQUEST["seed"], 77)
     )
     assert luma.shape == mine.shape
-    assert correlation(luma, mine) > 0.99 > correlation(luma, others)
+    assert correlation(luma, mine) > 0.999 > correlation(luma, others)

@@ -15,13 +15,14 @@ CONFIG = {
     "skip_within_call": True,
     "must_do": [0, 64, 128, 200],
     "revive_every": 4,
+    "break_even": 0.25,
     "log": True,
     "dump": "sparsity",
     "fallback": "aiter",
 }
 PAIRS = (
     "rounding=rtna, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,"
-    "must_do=0 64 128 200,revive_every=4,log=true,dump=sparsity,"
+    "must_do=0 64 128 200,revive_every=4,break_even=0.25,log=true,dump=sparsity,"
     "fallback=aiter"
 )
 YAML = """
@@ -32,6 +33,7 @@ exact_first_steps: 2
 skip_within_call: true
 must_do: [0, 64, 128, 200]
 revive_every: 4
+break_even: 0.25
 log: true
 dump: sparsity
 fallback: aiter
@@ -84,6 +86,7 @@ def test_every_form_carries_every_type(settings, tmp_path, form):
         skip_within_call=True,
         must_do=(0, 64, 128, 200),
         revive_every=4,
+        break_even=0.25,
         log=True,
         dump=found.dump,
         fallback="aiter",
@@ -146,6 +149,8 @@ def test_must_do_is_cut_to_the_layers_tokens(settings, must_do, length, expected
         ({"exact_first_steps": -1}, "exact_first_steps=-1 .*allowed: 0, 1, 2"),
         ({"exact_first_steps": 1.5}, "exact_first_steps=1.5 .*allowed: 0, 1, 2"),
         ({"exact_first_steps": True}, "exact_first_steps=True .*allowed: 0, 1, 2"),
+        ({"break_even": 1.5}, "break_even=1.5 .*from 0 to 1"),
+        ({"break_even": "never"}, "break_even='never' .*from 0 to 1"),
         ({"revive_every": "often"}, "revive_every='often' .*allowed: 0, 1, 2"),
         ({"must_do": [0, 64, 128]}, r"must_do=\[0, 64, 128\] .*start end"),
         ({"must_do": [64, 64]}, r"must_do=\[64, 64\] .*end behind its start"),

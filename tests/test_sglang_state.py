@@ -341,7 +341,12 @@ def test_settings_reach_the_lists(fake, configure, tmp_path):
     file = tmp_path / "calibration.toml"
     file.write_text('target_error = 0.1\n[thresholds]\n"blocks.0.attn1" = [-9.0, -7.5]\n')
     configure(
-        calibration=str(file), must_do="0 3 6 99 200 300", revive_every=5, rounding="rtna", threshold=-11
+        calibration=str(file),
+        must_do="0 3 6 99 200 300",
+        revive_every=5,
+        break_even=0.5,
+        rounding="rtna",
+        threshold=-11,
     )
     layers, request = [make_layer(fake, number) for number in range(2)], make_request()
     for step in range(3):
@@ -356,6 +361,7 @@ def test_settings_reach_the_lists(fake, configure, tmp_path):
         "exact_first_step": True,
         "skip_within_call": False,
         "revive_every": 5,
+        "break_even": 0.5,
         "name": "blocks.0.attn1",
     }
 
