@@ -18,13 +18,13 @@ from test_e2e_report import arm, full_report, pair, run
 cpu_host.prepare()
 
 TEN = "liteattention_rocm@-10"
-KERNEL_ARMS = (arms.OURS, arms.OURS_RTNE, TEN, arms.PEER, arms.PEER_RTNE)
+KERNEL_ARMS = (arms.OURS, arms.OURS_RTZ, TEN, arms.PEER, arms.PEER_RTNE)
 
 
 @pytest.mark.parametrize("name", KERNEL_ARMS)
 def test_an_arm_is_what_its_name_says(name):
     found = arms.find(name)
-    assert found.rounding == ("rtne" if name.endswith("_rtne") else "rtz")
+    assert found.rounding == ("rtz" if name in (arms.OURS_RTZ, arms.PEER) else "rtne")
     assert found.rounding in found.about
     assert found.backend == ("aiter" if name.startswith("aiter") else "liteattention_rocm")
     assert found.clock == f"{'aiter' if found.backend == 'aiter' else 'ours'}:{found.rounding}"
@@ -57,9 +57,9 @@ def described(name, kernels):
 
 
 OWN = {
-    arms.OURS: {"attention_pingpong_rtz": 4},
-    arms.OURS_RTNE: {"attention_forward_split_rtne": 4, "attention_merge_rtne": 4},
-    TEN: {"attention_skip_pingpong_rtz": 4, "attention_skip_order": 4},
+    arms.OURS: {"attention_pingpong_rtne": 4},
+    arms.OURS_RTZ: {"attention_forward_split_rtz": 4, "attention_merge_rtz": 4},
+    TEN: {"attention_skip_pingpong_rtne": 4, "attention_skip_order": 4},
     arms.PEER: {"_ZN5aiter23fmha_fwd_hd128_bf16_rtzE": 4},
     arms.PEER_RTNE: {"_ZN5aiter24fmha_fwd_hd128_bf16_rtneE": 4},
     arms.SDPA: {},
@@ -95,7 +95,7 @@ def test_backends_are_configured_as_the_arm_says(device):
         found = generate.backend_config(request(name, device), arms.find(name))
         expected = {}
         if name != arms.SDPA and (device == "cpu" or not name.startswith("aiter")):
-            expected = {"rounding": "rtne" if name.endswith("rtne") else "rtz"}
+            expected = {"rounding": arms.find(name).rounding}
         if name == TEN:
             expected |= {"threshold": "-10.0", "dump": f"x/{skipping.FOLDER}"}
         assert found == expected, name
@@ -109,6 +109,7 @@ def test_sglangs_aiter_backend_rounds_as_the_arm_says(monkeypatch, name, mode):
     monkeypatch.setattr(
         sys.modules.get(package) or __import__(package, fromlist=["x"]), "aiter", module, False
     )
+    module.AITER_BF16_CVT_MODE = None
     generate.set_up_aiter(request(name, "rocm"), arms.find(name))
     assert mode == module.AITER_BF16_CVT_MODE
 
@@ -117,7 +118,7 @@ def test_sglangs_aiter_backend_rounds_as_the_arm_says(monkeypatch, name, mode):
 def test_simulated_aiter_rounds_as_configured(monkeypatch, rounding):
     from e2e import aiter_simulated
 
-    monkeypatch.setattr(aiter_simulated, "configured_settings", lambda: SimpleNamespace(rounding=rounding))
+    monkeypatch.setattr(aiter_simulated, "configured_rounding", lambda: rounding)
     monkeypatch.setattr(aiter_simulated.aiter_kernel, "forward", lambda *_, rounding, layout: rounding)
     layer = aiter_simulated.AiterSimulatedImpl(2, 128, 128**-0.5)
     q = torch.zeros(1, 129, 2, 128, dtype=torch.bfloat16)

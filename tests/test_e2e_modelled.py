@@ -60,12 +60,12 @@ def results(sparsity):
 
 def test_the_profile_is_of_the_arms_own_kernel():
     """In the arm's rounding mode, and AITER's of AITER's code object."""
-    for name in (arms.OURS, arms.OURS_RTNE, arms.PEER, arms.PEER_RTNE, TEN):
+    for name in (arms.OURS, arms.OURS_RTZ, arms.PEER, arms.PEER_RTNE, TEN):
         arm = arms.find(name)
         found = real_profile(arm.clock, "1,1,150,70")
         assert arm.kernel in found["kernel"] and f"_{arm.rounding}" in found["kernel"], name
         assert ("aiter" in found["kernel"]) == (arm.backend == "aiter"), name
-    assert real_profile(SKIP, "1,1,150,70")["kernel"] == "attention_skip_pingpong_rtz"
+    assert real_profile(SKIP, "1,1,150,70")["kernel"] == "attention_skip_pingpong_rtne"
 
 
 def test_a_skipping_arm_lies_on_the_line_at_its_share():

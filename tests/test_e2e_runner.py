@@ -135,7 +135,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, started):
 
 def test_results_are_of_each_arms_own_folders(tmp_path, started):
     """Arms whose names begin alike, too."""
-    names = (arms.PEER, arms.PEER_RTNE, arms.OURS, "liteattention_rocm@-10", arms.OURS_RTNE)
+    names = (arms.PEER, arms.PEER_RTNE, arms.OURS, "liteattention_rocm@-10", arms.OURS_RTZ)
     todo = make(tmp_path, names, 2)
     run(todo)
     for name, arm in runner.results(todo, tmp_path).items():
