@@ -4,7 +4,10 @@
 // tiles: where a piece raises a row's maximum, output and sum so far shrink, else what the piece adds does.
 // Output and sum go through the same operations: where they are equal in every piece, as for V = 1 and equal
 // scores, their ratio is 1.
-#include "split.hpp"
+//
+// Where the pieces are of skip lists, a piece's votes on its tiles come in, unless it is negligible as a
+// whole: see skip_split.hpp.
+#include "skip_split.hpp"
 
 namespace liteattention_rocm {
 namespace {
@@ -35,14 +38,59 @@ LRA_DEVICE void add(Partial& total, const Partial& piece, float c) {
     total.output[i] = __builtin_fmaf(piece.output[i], weight, total.output[i] * shrink);
 }
 
-template <RoundMode kMode>
-LRA_DEVICE void merge(const SplitArguments& arguments) {
+LRA_DEVICE Share block_of(const SplitArguments& arguments, uint32_t block) {
+  return block_share(arguments, arguments.whole_blocks + block);
+}
+LRA_DEVICE Share block_of(const SkipSplitArguments& arguments, uint32_t block) {
+  return listed_share(arguments, arguments.whole_blocks + block);
+}
+
+// The votes of 16 query rows, on the tiles of one piece of their block after the other.
+class GatheredVotes {
+ public:
+  LRA_DEVICE GatheredVotes(const SkipSplitArguments& arguments, const Share& share, uint32_t block,
+                           uint32_t fragment)
+      : pieces_((ScalarPieces)arguments.list_pieces + block),
+        votes_(piece_votes(arguments, block) + vote_row(fragment) * arguments.words),
+        written_(arguments.write_list +
+                 (first_list_row(arguments, share) + fragment / kFragmentsPerList) * arguments.words) {}
+
+  LRA_DEVICE int pieces() const { return pieces_->pieces; }
+
+  // Takes the next piece's votes, unless it is negligible for all of the rows that exist, beside the maximum
+  // of the pieces before. A NaN that scores left in a sum speaks for them.
+  LRA_DEVICE void take(const SkipSplitArguments& arguments, const Partial& piece, float maximum, bool exists,
+                       int lane) {
+    const float lead = (piece.maximum - maximum) * arguments.scale_log2e;
+    const bool wanted = !(lead <= arguments.threshold) || piece.sum != piece.sum;
+    if (isa::ballot(wanted && exists)) {
+      const uint32_t last = pieces_->last_word;
+      for (uint32_t word = pieces_->first_word + lane; word <= last; word += fragments::kWaveSize)
+        if (const uint32_t kept = votes_[word]) isa::atomic_or(written_ + word, kept);
+    }
+    pieces_ += arguments.split_blocks;
+    votes_ += static_cast<int64_t>(arguments.split_blocks) * vote_rows(arguments.fragments) * arguments.words;
+  }
+
+ private:
+  ScalarPieces pieces_;
+  const uint32_t* votes_;
+  uint32_t* written_;
+};
+
+template <typename Arguments>
+constexpr bool kGathersVotes = false;
+template <>
+constexpr bool kGathersVotes<SkipSplitArguments> = true;
+
+template <RoundMode kMode, typename Arguments>
+LRA_DEVICE void merge(const Arguments& arguments) {
   const int lane = isa::lane();
   const int wave = isa::uniform(__builtin_amdgcn_workitem_id_x() / fragments::kWaveSize);
   const uint32_t index = __builtin_amdgcn_workgroup_id_x() * (kMergeThreads / fragments::kWaveSize) + wave;
   const uint32_t block = index / arguments.fragments, fragment = index % arguments.fragments;
   if (block >= static_cast<uint32_t>(arguments.split_blocks)) return;
-  const Share share = block_share(arguments, arguments.whole_blocks + block);
+  const Share share = block_of(arguments, block);
   const int64_t first_row =
       (static_cast<int64_t>(share.query_tile) * arguments.fragments + fragment) * kPartialRows;
   const int64_t remaining = arguments.seqlen_q - first_row;
@@ -53,11 +101,24 @@ LRA_DEVICE void merge(const SplitArguments& arguments) {
   PartialAddress address = partial_address(arguments, block, fragment);
   const int64_t step = int64_t{arguments.split_blocks} * arguments.fragments * kPartialBytes;
   Partial total{OutputRegisters(0.0f), kLowestScore, 0.0f}, piece = load_partial(address, lane);
-  for (int more = arguments.pieces - 1; more > 0; --more) {
-    address += step;
-    const Partial next = load_partial(address, lane);
-    add(total, piece, arguments.scale_log2e);
-    piece = next;
+  if constexpr (kGathersVotes<Arguments>) {
+    GatheredVotes votes(arguments, share, block, fragment);
+    const bool exists = fragments::lane_column(lane) < rows;
+    for (int more = votes.pieces() - 1; more > 0; --more) {
+      address += step;
+      const Partial next = load_partial(address, lane);
+      votes.take(arguments, piece, total.maximum, exists, lane);
+      add(total, piece, arguments.scale_log2e);
+      piece = next;
+    }
+    votes.take(arguments, piece, total.maximum, exists, lane);
+  } else {
+    for (int more = arguments.pieces - 1; more > 0; --more) {
+      address += step;
+      const Partial next = load_partial(address, lane);
+      add(total, piece, arguments.scale_log2e);
+      piece = next;
+    }
   }
   add(total, piece, arguments.scale_log2e);
 
@@ -84,6 +145,10 @@ LRA_DEVICE void merge(const SplitArguments& arguments) {
 #define LRA_MERGE_KERNEL(rounding, mode)                                                                     \
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(kMergeThreads, kMergeThreads))) void      \
   attention_merge_##rounding(SplitArguments arguments) {                                                     \
+    merge<mode>(arguments);                                                                                  \
+  }                                                                                                          \
+  extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(kMergeThreads, kMergeThreads))) void      \
+  attention_skip_merge_##rounding(SkipSplitArguments arguments) {                                            \
     merge<mode>(arguments);                                                                                  \
   }
 
