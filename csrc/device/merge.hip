@@ -45,37 +45,39 @@ LRA_DEVICE Share block_of(const SkipSplitArguments& arguments, uint32_t block) {
   return listed_share(arguments, arguments.whole_blocks + block);
 }
 
-// The votes of 16 query rows, on the tiles of one piece of their block after the other.
-class GatheredVotes {
+// The votes of 16 query rows on the tiles of one piece, a word a lane, on their way before they are wanted.
+class PieceVotes {
  public:
-  LRA_DEVICE GatheredVotes(const SkipSplitArguments& arguments, const Share& share, uint32_t block,
-                           uint32_t fragment)
-      : pieces_((ScalarPieces)arguments.list_pieces + block),
-        votes_(piece_votes(arguments, block) + vote_row(fragment) * arguments.words),
-        written_(arguments.write_list +
-                 (first_list_row(arguments, share) + fragment / kFragmentsPerList) * arguments.words) {}
+  LRA_DEVICE PieceVotes(const SkipSplitArguments& arguments, int place, int fragment, int lane)
+      : words_(list_piece(arguments, place)),
+        votes_(isa::make_buffer(
+            piece_votes(arguments, place) + vote_row(fragment) * static_cast<int64_t>(arguments.words) +
+                words_.first_word,
+            (words_.last_word - words_.first_word + 1) * sizeof(uint32_t))),
+        kept_(isa::buffer_load_b32(votes_, lane * sizeof(uint32_t))) {}
 
-  LRA_DEVICE int pieces() const { return pieces_->pieces; }
+  LRA_DEVICE int pieces() const { return words_.pieces; }
 
-  // Takes the next piece's votes, unless it is negligible for all of the rows that exist, beside the maximum
-  // of the pieces before. A NaN that scores left in a sum speaks for them.
-  LRA_DEVICE void take(const SkipSplitArguments& arguments, const Partial& piece, float maximum, bool exists,
-                       int lane) {
+  // ORs them into a row of the written list, unless the piece is negligible for all of the rows that exist
+  // beside the maximum of the pieces before. A NaN that scores left in a sum speaks for them.
+  LRA_DEVICE void gather(const SkipSplitArguments& arguments, const Partial& piece, float maximum, bool exists,
+                         uint32_t* row, int lane) {
     const float lead = (piece.maximum - maximum) * arguments.scale_log2e;
     const bool wanted = !(lead <= arguments.threshold) || piece.sum != piece.sum;
-    if (isa::ballot(wanted && exists)) {
-      const uint32_t last = pieces_->last_word;
-      for (uint32_t word = pieces_->first_word + lane; word <= last; word += fragments::kWaveSize)
-        if (const uint32_t kept = votes_[word]) isa::atomic_or(written_ + word, kept);
+    if (isa::ballot(wanted && exists) == 0) return;
+#pragma unroll 1
+    for (uint32_t word = words_.first_word;;) {
+      if (kept_) isa::atomic_or_of_device(row + word + lane, kept_);
+      word += fragments::kWaveSize;
+      if (word > words_.last_word) return;
+      kept_ = isa::buffer_load_b32(votes_, (word - words_.first_word + lane) * sizeof(uint32_t));
     }
-    pieces_ += arguments.split_blocks;
-    votes_ += static_cast<int64_t>(arguments.split_blocks) * vote_rows(arguments.fragments) * arguments.words;
   }
 
  private:
-  ScalarPieces pieces_;
-  const uint32_t* votes_;
-  uint32_t* written_;
+  ListPiece words_;
+  BufferResource votes_;
+  uint32_t kept_;
 };
 
 template <typename Arguments>
@@ -97,30 +99,34 @@ LRA_DEVICE void merge(const Arguments& arguments) {
   if (remaining <= 0) return;
   const int rows = remaining < kPartialRows ? remaining : kPartialRows;
 
-  // The next piece is on its way while one is added.
   PartialAddress address = partial_address(arguments, block, fragment);
   const int64_t step = int64_t{arguments.split_blocks} * arguments.fragments * kPartialBytes;
-  Partial total{OutputRegisters(0.0f), kLowestScore, 0.0f}, piece = load_partial(address, lane);
+  Partial total{OutputRegisters(0.0f), kLowestScore, 0.0f};
   if constexpr (kGathersVotes<Arguments>) {
-    GatheredVotes votes(arguments, share, block, fragment);
     const bool exists = fragments::lane_column(lane) < rows;
-    for (int more = votes.pieces() - 1; more > 0; --more) {
-      address += step;
-      const Partial next = load_partial(address, lane);
-      votes.take(arguments, piece, total.maximum, exists, lane);
+    uint32_t* row = arguments.write_list +
+                    (first_list_row(arguments, share) + fragment / kFragmentsPerList) * arguments.words;
+    int place = block, pieces = 0, added = 0;
+    do {
+      PieceVotes votes(arguments, place, fragment, lane);
+      pieces = votes.pieces();
+      const Partial piece = load_partial(address, lane);
+      votes.gather(arguments, piece, total.maximum, exists, row, lane);
       add(total, piece, arguments.scale_log2e);
-      piece = next;
-    }
-    votes.take(arguments, piece, total.maximum, exists, lane);
+      address += step;
+      place += arguments.split_blocks;
+    } while (++added < pieces);
   } else {
+    // The next piece is on its way while one is added.
+    Partial piece = load_partial(address, lane);
     for (int more = arguments.pieces - 1; more > 0; --more) {
       address += step;
       const Partial next = load_partial(address, lane);
       add(total, piece, arguments.scale_log2e);
       piece = next;
     }
+    add(total, piece, arguments.scale_log2e);
   }
-  add(total, piece, arguments.scale_log2e);
 
   const int column = fragments::lane_column(lane);
   const uint32_t out_row_bytes = arguments.out_strides.row;

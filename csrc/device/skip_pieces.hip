@@ -4,19 +4,24 @@
 namespace liteattention_rocm {
 namespace {
 
-using GlobalWords = __attribute__((address_space(1))) uint32_t*;
+constexpr uint32_t kWordBytes = sizeof(uint32_t);
 
-// The lists of a block, one word a lane. A list that names no tile names tile 0.
+// A row of a list, seen through a buffer: words that aren't there read as 0, and aren't written.
+LRA_DEVICE BufferResource row_buffer(const uint32_t* row, int words) {
+  return isa::make_buffer(row, words * kWordBytes);
+}
+
+// The lists of a block, a word a lane. A list that names no tile names tile 0.
 struct BlockLists {
-  GlobalWords rows;
+  const uint32_t* first;
   int lists, words;
   uint32_t tail;       // the bits of a row's last word that stand for tiles
   uint32_t empty = 0;  // bit i: list i names no tile
 
   LRA_DEVICE uint32_t word_of(int list, int word) const {
-    if (word >= words) return 0;
-    const uint32_t bits = rows[list * words + word] & (word == words - 1 ? tail : ~0u);
-    return word == 0 ? bits | (empty >> list & 1) : bits;
+    const uint32_t bits = isa::buffer_load_b32(
+        row_buffer(first + static_cast<int64_t>(list) * words, words), word * kWordBytes);
+    return (bits & (word == words - 1 ? tail : ~0u)) | (word == 0 ? empty >> list & 1 : 0);
   }
   LRA_DEVICE uint32_t union_of(int word) const {
     uint32_t listed = 0;
@@ -58,7 +63,7 @@ LRA_DEVICE void prepare_piece(const SkipSplitArguments& arguments, int place) {
   const Share share = listed_share(arguments, arguments.whole_blocks + place);
   const int64_t first_word = first_list_row(arguments, share) * words;
   const int tiles_of_row = (arguments.seqlen_kv + kKvRowsPerTile - 1) / kKvRowsPerTile;
-  BlockLists lists{(GlobalWords)arguments.read_list + first_word, lists_of(arguments, share), words,
+  BlockLists lists{arguments.read_list + first_word, lists_of(arguments, share), words,
                    ~0u >> (-tiles_of_row & (kTilesPerWord - 1))};
 
   uint32_t named = 0;
@@ -83,7 +88,6 @@ LRA_DEVICE void prepare_piece(const SkipSplitArguments& arguments, int place) {
   const int from = arguments.backward ? tiles - first - own : first;  // by rising tile
   uint32_t low = words, high = 0;
   int before = 0;  // tiles in earlier words
-  const GlobalWords own_lists = (GlobalWords)piece_lists(arguments, place);
 #pragma unroll 1
   for (int chunk = 0; chunk < words; chunk += fragments::kWaveSize) {
     const int word = chunk + lane;
@@ -98,32 +102,38 @@ LRA_DEVICE void prepare_piece(const SkipSplitArguments& arguments, int place) {
     }
 #pragma unroll 1
     for (int list = 0; list < lists.lists; ++list)
-      if (word < words) own_lists[list * words + word] = lists.word_of(list, word) & ours;
+      isa::buffer_store_b32(lists.word_of(list, word) & ours,
+                            row_buffer(piece_lists(arguments, place) + list * words, words), word * kWordBytes);
   }
-  const GlobalWords votes = (GlobalWords)piece_votes(arguments, place);
+  const int votes = vote_rows(arguments.fragments) * words;
+  const BufferResource votes_buffer = row_buffer(piece_votes(arguments, place), votes);
 #pragma unroll 1
-  for (int i = lane; i < vote_rows(arguments.fragments) * words; i += fragments::kWaveSize) votes[i] = 0;
-  if (lane == 0) {
-    const int pieces = tiles < arguments.pieces ? tiles : arguments.pieces;
-    arguments.list_pieces[place] = {low, high, static_cast<uint32_t>(own), static_cast<uint32_t>(pieces)};
-  }
+  for (int chunk = 0; chunk < votes; chunk += fragments::kWaveSize)
+    isa::buffer_store_b32(0, votes_buffer, (chunk + lane) * kWordBytes);
+  const int pieces = tiles < arguments.pieces ? tiles : arguments.pieces;
+  isa::buffer_store_b128({low, high, static_cast<uint32_t>(own), static_cast<uint32_t>(pieces)},
+                         isa::make_buffer(arguments.list_pieces + place, sizeof(ListPiece)),
+                         lane * sizeof(ListPiece));
 
   // Whatever the votes, the first tile that a query tile visits stays.
   if (piece > 0) return;
 #pragma unroll 1
   for (int list = 0; list < lists.lists; ++list) {
-    const int last_chunk = (words - 1) / fragments::kWaveSize * fragments::kWaveSize;
     uint64_t lanes = 0;
-    for (int chunk = arguments.backward ? last_chunk : 0; lanes == 0;
-         chunk += arguments.backward ? -fragments::kWaveSize : fragments::kWaveSize) {
-      const uint32_t bits = lists.word_of(list, chunk + lane);
+    int chunk = arguments.backward ? (words - 1) / fragments::kWaveSize * fragments::kWaveSize : 0;
+    uint32_t bits = 0;
+#pragma unroll 1
+    while (true) {
+      bits = lists.word_of(list, chunk + lane);
       lanes = isa::ballot(bits != 0);
-      if (lanes == 0) continue;
-      const int holder = arguments.backward ? 63 - __builtin_clzll(lanes) : __builtin_ctzll(lanes);
-      if (lane == holder)
-        isa::atomic_or(arguments.write_list + first_word + list * words + chunk + lane,
-                       arguments.backward ? 0x80000000u >> __builtin_clz(bits) : bits & -bits);
+      if (lanes) break;
+      chunk += arguments.backward ? -fragments::kWaveSize : fragments::kWaveSize;
     }
+    const int holder = arguments.backward ? 63 - __builtin_clzll(lanes) : __builtin_ctzll(lanes);
+    const uint32_t bit = arguments.backward ? 0x80000000u >> __builtin_clz(bits | 1) : bits & -bits;
+    // Every lane takes part: EXEC stays.
+    const int word = chunk + lane < words ? chunk + lane : words - 1;
+    isa::atomic_or(arguments.write_list + first_word + list * words + word, lane == holder ? bit : 0);
   }
 }
 

@@ -66,6 +66,10 @@ SKIP_MERGE_PROBLEMS = (
     SkipSplitProblem(33, 230, share=1.0, pieces=4),
     SkipSplitProblem(130, 320, heads=2, batch=2, pieces=5, whole=3, ordered=True),
     SkipSplitProblem(20, 366, share=1.0, pieces=6, threshold=-1.0),
+    SkipSplitProblem(1, 366, share=1.0, pieces=6, threshold=-0.01),
+    SkipSplitProblem(2, 320, share=1.0, pieces=5, threshold=-0.01, backward=True),
+    SkipSplitProblem(20, 64, share=1.0, pieces=1, threshold=float("inf")),
+    SkipSplitProblem(3, 64 * 32 * 80, share=0.01, threshold=-3.0, pieces=1),
 )
 
 
@@ -195,7 +199,7 @@ class PiecesProblem:
 
 
 # Words that several pieces share and that none has, rows of more words than lanes, blocks that lack query
-# tiles, lists without tiles, fewer tiles than pieces, pieces that waves of one workgroup don't have.
+# tiles, lists without tiles, fewer tiles than pieces, waves that have no piece.
 PIECES_PROBLEMS = (
     PiecesProblem(1, 2, 45),
     PiecesProblem(2, 4, 100, merged=3, pieces=2, whole=1, ordered=True, backward=True),
