@@ -1,5 +1,5 @@
-"""Which tiles the pieces of a split walk have, and how their votes are gathered: in plain PyTorch, independent
-of the kernels."""
+"""Which tiles the pieces of a split walk have, and how their votes are gathered: in plain PyTorch,
+independent of the kernels."""
 
 import math
 

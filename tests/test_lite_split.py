@@ -1,7 +1,5 @@
 """The skipping kernels that split KV, and what they leave for the merge, simulated."""
 
-import math
-
 import pytest
 import torch
 

@@ -16,7 +16,7 @@ torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
     "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', "
-    "bool return_lse=False, Tensor? order=None, str kernel='forward', int pieces=1, float visited=1.0) "
+    "bool return_lse=False, Tensor? order=None, str kernel='forward', int pieces=1, int visited=0) "
     "-> (Tensor out, Tensor lse)",
 )
 
@@ -63,18 +63,12 @@ def check_kernel(kernel) -> None:
         raise ValueError(f"kernel must be one of {', '.join(QUERY_TILES_OF)}, got {kernel!r}")
 
 
-def visited_tiles(sizes, share: float) -> int:
-    """KV tiles of a share of them, one at least."""
-    tiles = lists.kv_tiles(sizes.seqlen_kv)
-    return min(tiles, max(1, round(share * tiles)))
-
-
-def skip_plan(sizes, compute_units: int, kernel: str, pieces: int, visited: int) -> dict:
-    """`_C.skip_plan` of a call."""
-    return _C.skip_plan(
-        sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv, compute_units, kernel, pieces,
-        visited,
-    )  # fmt: skip
+def workspace_bytes(sizes, target, kernel: str, pieces: int, visited: int) -> int:
+    """What a call on a target needs for its pieces."""
+    if pieces == 1:
+        return 0
+    shape = sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv
+    return _C.skip_plan(*shape, target.compute_units, kernel, pieces, visited)["workspace_bytes"]
 
 
 def groups(query_tiles: int, merged: int) -> int:
@@ -97,8 +91,9 @@ def _check(
         raise ValueError(f"votes_count must be False with the kernel {kernel}: its waves take 48 rows")
     if not 0 <= pieces < 1 << 31:
         raise ValueError(f"pieces must be from 0 to 2147483647, got {pieces}")
-    if not 0 <= visited <= 1:
-        raise ValueError(f"visited must be from 0 to 1, got {visited}")
+    if not 0 <= visited <= lists.kv_tiles(sizes.seqlen_kv):
+        tiles = lists.kv_tiles(sizes.seqlen_kv)
+        raise ValueError(f"visited must be from 0 to the {tiles} KV tiles, got {visited}")
     if order is not None:
         _check_list("order", order, (*shape[:2], groups(shape[2], QUERY_TILES_OF[kernel])), q)
     return sizes, scale, rounding, threshold
@@ -122,7 +117,7 @@ def _attention_skip(
     order=None,
     kernel="forward",
     pieces=1,
-    visited=1.0,
+    visited=0,
 ):
     sizes, scale, rounding, threshold = _check(
         q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel,
@@ -143,13 +138,8 @@ def _attention_skip(
         return out, lse
     target = server.target
     verdicts.require(target, runtime.kernel_symbol(f"skip_{kernel}", rounding))
-    tiles = visited_tiles(sizes, visited)
-    workspace = q.new_empty(
-        0
-        if pieces == 1
-        else skip_plan(sizes, target.compute_units, kernel, pieces, tiles)["workspace_bytes"],
-        dtype=torch.uint8,
-    )
+    # On the stream of the launches, as torch allocates.
+    workspace = q.new_empty(workspace_bytes(sizes, target, kernel, pieces, visited), dtype=torch.uint8)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
@@ -184,7 +174,7 @@ def _attention_skip(
             votes_count,
             kernel,
             pieces,
-            tiles,
+            visited,
             workspace.data_ptr() if workspace.numel() else 0,
             workspace.numel(),
         )
@@ -209,7 +199,7 @@ def _attention_skip_fake(
     order=None,
     kernel="forward",
     pieces=1,
-    visited=1.0,
+    visited=0,
 ):
     sizes, *_ = _check(
         q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel,
