@@ -25,6 +25,8 @@ ARRANGEMENTS = {
     "varlen": ("varlen", 1),
     "skip forward": ("skip forward", 1),
     "skip pingpong": ("skip pingpong", 1),
+    "skip forward in pieces": ("skip forward", 3),
+    "skip pingpong in pieces": ("skip pingpong", 3),
 }
 SHAPES = {
     "self": (256, 256),
@@ -72,7 +74,7 @@ def ours(monkeypatch, arrangement: str, q, k, v, rounding: str):
         read = lists.pack(torch.ones(shape, dtype=torch.bool))
         answer = torch.ops.liteattention_rocm.attention_skip(
             q, k, v, read, torch.zeros_like(read), threshold=-10.0, backward=False, rounding=rounding,
-            return_lse=True, kernel=kernel.split()[1],
+            return_lse=True, kernel=kernel.split()[1], pieces=pieces,
         )  # fmt: skip
     else:
         monkeypatch.setattr(runtime, "forced_family", kernel)
@@ -80,7 +82,10 @@ def ours(monkeypatch, arrangement: str, q, k, v, rounding: str):
         answer = liteattention_rocm.attention(q, k, v, rounding=rounding, return_lse=True)
     split = pieces > 1 and k.shape[1] > 64
     names = [f"attention_{kernel.replace(' ', '_')}{'_split' * split}_{rounding}"]
-    names += [f"attention_merge_{rounding}"] * split
+    if split and "skip" in kernel:
+        names += ["attention_skip_pieces", f"attention_skip_merge_{rounding}"]
+    elif split:
+        names += [f"attention_merge_{rounding}"]
     assert sorted(simulator.statistics()["kernels"]) == sorted(names)
     return answer
 

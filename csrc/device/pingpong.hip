@@ -186,7 +186,7 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
   }
 #define LRA_PINGPONG_SPLIT_KERNEL(rounding, mode)                                                            \
   LRA_PINGPONG_KERNEL attention_pingpong_split_##rounding(SplitArguments arguments) {                        \
-    pingpong::attention<mode>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()));            \
+    pingpong::attention<mode>(arguments, workgroup_share(arguments));                                        \
   }
 
 LRA_PINGPONG_FORWARD_KERNEL(rtne, RoundMode::kRtne)

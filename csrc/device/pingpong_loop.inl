@@ -1,6 +1,7 @@
 R"(
 // The loop of pingpong.hpp, as a program for the assembler: one instance for a kernel, %[mode] its rounding.
-// %[lists] is 1 where the walk and the votes are those of skip lists, see pingpong_skip.hip.
+// %[lists] is 1 where the walk and the votes are those of skip lists, see pingpong_skip.hip, and 2 where lists
+// may be those of a piece, see skip_split.hpp.
 // All registers are assigned here; pingpong.hpp pins the values that go in and come out.
 
 // ---- registers: v[0:247]
@@ -67,6 +68,7 @@ R"(
 .set VOTERS, 99      // 3: the lanes of the first 16 whose query row exists
 .set EVENT, 69       // not 0: this softmax phase has something to do beyond the usual, see .Levent
 .set VOTED, 95       // offset of the word that KEPT is of
+.set VOTE_ROW, 35    // of pieces: from the votes of one query tile to the next one's, besides ROW_OF; else 0
 
 .macro mma c, a, b
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], v[\c:\c+3]
@@ -305,6 +307,11 @@ R"(
     s_cmp_eq_u32 s[KEPT+\q], 0
     s_cbranch_scc1 1f
     s_add_u32 s[RISES+2], s[VOTED], s[ROW_OF+\q]
+    .if %[lists] == 2
+      .rept \q
+        s_add_u32 s[RISES+2], s[RISES+2], s[VOTE_ROW]
+      .endr
+    .endif
     v_mov_b32 v[T+16], s[RISES+2]
     v_mov_b32 v[T+17], s[KEPT+\q]
     global_atomic_or v[T+16], v[T+17], s[RISES:RISES+1]
