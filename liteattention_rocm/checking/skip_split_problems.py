@@ -58,7 +58,11 @@ PINGPONG_SKIP_SPLIT_PROBLEMS = (
     ),
     SkipSplitProblem(300, 2200, share=0.1),
     SkipSplitProblem(150, 2113, share=0.05, gaps=True, backward=True, whole=1),
+    SkipSplitProblem(20, 85, share=1.0, whole=1),
+    SkipSplitProblem(40, 64, share=1.0, whole=1),
     SkipSplitProblem(20, 3000, share=0.03),
+    SkipSplitProblem(20, 3000, share=0.02, pieces=1),
+    SkipSplitProblem(20, 3500, share=0.04, pieces=1),
 )
 SKIP_MERGE_PROBLEMS = (
     SkipSplitProblem(17, 130, share=1.0),
