@@ -154,7 +154,7 @@ def test_row_07_ones_stay_ones_in_every_operator(attend):
     """AITER's own arithmetic, which makes 0.996 of it, is there for its bits."""
     q, k, _ = Case(16, 300, batch=1, heads=2, kv_heads=2).inputs()
     v = torch.ones_like(k)
-    for seqlen_kv in (1, 2, 31, 33, 63, 65, 127, 191, 256, 300):
+    for seqlen_kv in (1, 31, 65, 191, 300):
         out, _ = attend(q, k[:, :seqlen_kv], v[:, :seqlen_kv])
         assert ((out - 1).abs() <= (2**-7 if attend is aiter_exact else 0)).all(), seqlen_kv
 
@@ -174,7 +174,7 @@ def new_tensors_hold_nan(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", new)
 
 
-@pytest.mark.parametrize("seqlen_q", [1, 33, 129, 200])
+@pytest.mark.parametrize("seqlen_q", [1, 33, 200])
 def test_row_09_every_row_is_written_by_every_operator(attend, seqlen_q, new_tensors_hold_nan):
     """The simulator refuses stores outside out and lse."""
     q, k, v = Case(seqlen_q, 62).inputs()
@@ -279,7 +279,7 @@ def test_row_26_inf_and_nan_land_where_the_dense_kernels_do(attend, monkeypatch)
     monkeypatch.setattr(runtime, "forced_family", "forward")
     q, k, v = contiguous_inputs(40, 130, batch=1, heads=1, kv_heads=1)
     for name, index in (("q", (0, 33, 0, 5)), ("k", (0, 31, 0, 77)), ("k", (0, 129, 0, 77))):
-        for pattern in list(SPECIAL_VALUES.values())[:3]:
+        for pattern in (SPECIAL_VALUES["+inf"], SPECIAL_VALUES["nan"]):
             changed = {"q": q, "k": k, "v": v}
             changed[name] = with_bits(changed[name], index, pattern)
             inputs, where = changed.values(), (name, index, pattern)
