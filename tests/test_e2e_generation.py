@@ -232,11 +232,12 @@ def test_structured_models_video_with_skipping(tmp_path):
     """
     unsplit = "import os\nos.environ['LITEATTENTION_ROCM_HIP_PIECES'] = '1'"
     structured = structured_wan.make(tmp_path / "model")
-    request = {"height": 64, "width": 128, "frames": 45, "steps": 3}
+    request = {"height": 64, "width": 128, "frames": 45, "steps": 3, "break_even": 0.0}
     dense, skipping = (
         run_arm(name, tmp_path / name, structured, unsplit, **request)
         for name in ("liteattention_rocm", "liteattention_rocm@-6")
     )
+    assert '"break_even": 0.0' in skipping["choice"][-1] and "break_even" not in dense["choice"][-1]
     calls_per_role = tiny_wan.LAYERS * 2 * request["steps"]
     launches = {name: counts["launches"] for name, counts in skipping["kernels"].items()}
     assert sum(n for name, n in launches.items() if "skip" in name and "order" not in name) == calls_per_role
