@@ -129,7 +129,7 @@ R"(
 
 )"
 #include "pingpong_walk.inl"
-R"(
+    R"(
 // ---- matrix phase: 32 steps of one 16-byte fragment and 6 MFMAs
 // Steps 0..15 are O^T += V^T P^T, 4 t + d: kv tile t, dim tiles 2 d and 2 d + 1.
 // Steps 16..31 are S^T = K Q^T, 16 + 4 t + d: kv tile t, dim step d.
