@@ -50,18 +50,18 @@ class PieceVotes {
  public:
   LRA_DEVICE PieceVotes(const SkipSplitArguments& arguments, int place, int fragment, int lane)
       : words_(list_piece(arguments, place)),
-        votes_(isa::make_buffer(
-            piece_votes(arguments, place) + vote_row(fragment) * static_cast<int64_t>(arguments.words) +
-                words_.first_word,
-            (words_.last_word - words_.first_word + 1) * sizeof(uint32_t))),
+        votes_(isa::make_buffer(piece_votes(arguments, place) +
+                                    vote_row(fragment) * static_cast<int64_t>(arguments.words) +
+                                    words_.first_word,
+                                (words_.last_word - words_.first_word + 1) * sizeof(uint32_t))),
         kept_(isa::buffer_load_b32(votes_, lane * sizeof(uint32_t))) {}
 
   LRA_DEVICE int pieces() const { return words_.pieces; }
 
   // ORs them into a row of the written list, unless the piece is negligible for all of the rows that exist
   // beside the maximum of the pieces before. A NaN that scores left in a sum speaks for them.
-  LRA_DEVICE void gather(const SkipSplitArguments& arguments, const Partial& piece, float maximum, bool exists,
-                         uint32_t* row, int lane) {
+  LRA_DEVICE void gather(const SkipSplitArguments& arguments, const Partial& piece, float maximum,
+                         bool exists, uint32_t* row, int lane) {
     const float lead = (piece.maximum - maximum) * arguments.scale_log2e;
     const bool wanted = !(lead <= arguments.threshold) || piece.sum != piece.sum;
     if (isa::ballot(wanted && exists) == 0) return;

@@ -19,8 +19,8 @@ struct BlockLists {
   uint32_t empty = 0;  // bit i: list i names no tile
 
   LRA_DEVICE uint32_t word_of(int list, int word) const {
-    const uint32_t bits = isa::buffer_load_b32(
-        row_buffer(first + static_cast<int64_t>(list) * words, words), word * kWordBytes);
+    const uint32_t bits = isa::buffer_load_b32(row_buffer(first + static_cast<int64_t>(list) * words, words),
+                                               word * kWordBytes);
     return (bits & (word == words - 1 ? tail : ~0u)) | (word == 0 ? empty >> list & 1 : 0);
   }
   LRA_DEVICE uint32_t union_of(int word) const {
@@ -103,7 +103,8 @@ LRA_DEVICE void prepare_piece(const SkipSplitArguments& arguments, int place) {
 #pragma unroll 1
     for (int list = 0; list < lists.lists; ++list)
       isa::buffer_store_b32(lists.word_of(list, word) & ours,
-                            row_buffer(piece_lists(arguments, place) + list * words, words), word * kWordBytes);
+                            row_buffer(piece_lists(arguments, place) + list * words, words),
+                            word * kWordBytes);
   }
   const int votes = vote_rows(arguments.fragments) * words;
   const BufferResource votes_buffer = row_buffer(piece_votes(arguments, place), votes);
