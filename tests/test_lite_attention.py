@@ -340,6 +340,23 @@ def test_break_even_is_modelled_by_shape(model):
     assert Costs(arguments.Sizes(1, 2, 2, 300, 1000), 304).break_even("forward") > 0.4
 
 
+@pytest.mark.parametrize("model", WAN)
+def test_modelled_gain_of_splits(model):
+    """The table of docs/liteattention.md."""
+    heads, rows = WAN[model]
+    cells = []
+    for share in (1, 0.75, 0.5, 0.25):
+        visited = round(share * lists.kv_tiles(rows))
+        whole, split = (
+            _C.skip_plan(1, heads, heads, rows, rows, 304, "pingpong", pieces, visited) for pieces in (1, 0)
+        )
+        gain = whole["modelled_clocks"] / split["modelled_clocks"]
+        cells.append(f"{gain:.2f} ({split['split_blocks']} × {split['pieces']})")
+        assert gain >= 1
+    page = (Path(__file__).parent.parent / "docs" / "liteattention.md").read_text()
+    assert f"| {model.replace(' ', ', ')} | {' | '.join(cells)} |" in page
+
+
 def test_the_schedule_follows_the_lists():
     """The union of three lists decides for the out-of-phase kernel, unless it is far denser than they are."""
     costs, both = wan_costs("1.3B 480p"), list(ops.QUERY_TILES_OF)

@@ -1,8 +1,8 @@
 R"(
-// The loop of pingpong.hpp, as a program for the assembler: one instance for a kernel, %[mode] its rounding.
+// The loop of pingpong.hip, as a program for the assembler: one instance for a kernel, %[mode] its rounding.
 // %[lists] is 1 where the walk and the votes are those of skip lists, see pingpong_skip.hip, and 2 where lists
 // may be those of a piece, see skip_split.hpp.
-// All registers are assigned here; pingpong.hpp pins the values that go in and come out.
+// All registers are assigned here; pingpong.hip pins the values that go in and come out.
 
 // ---- registers: v[0:247]
 .set O, 0            // O^T[q][d] at O + 32 q + 4 d

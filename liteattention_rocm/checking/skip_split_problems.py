@@ -44,6 +44,8 @@ SKIP_SPLIT_PROBLEMS = (
     SkipSplitProblem(20, 21, share=1.0, pieces=1),
     SkipSplitProblem(42, 42, share=0.0, gaps=True, pieces=1, backward=True),
     SkipSplitProblem(17, 83, share=1.0, pieces=1, whole=1),
+    SkipSplitProblem(20, 106, share=1.0, pieces=1),
+    SkipSplitProblem(33, 128, share=1.0, pieces=1),
     SkipSplitProblem(33, 128, share=0.0),
     SkipSplitProblem(64, 149, batch=2, share=1.0, backward=True, votes_count=True),
     SkipSplitProblem(17, 2200, share=0.1, backward=True),
@@ -61,7 +63,7 @@ PINGPONG_SKIP_SPLIT_PROBLEMS = (
     SkipSplitProblem(20, 85, share=1.0, whole=1),
     SkipSplitProblem(40, 64, share=1.0, whole=1),
     SkipSplitProblem(20, 3000, share=0.03),
-    SkipSplitProblem(20, 3000, share=0.02, pieces=1),
+    SkipSplitProblem(20, 4200, share=0.03, pieces=1),
     SkipSplitProblem(20, 3500, share=0.04, pieces=1),
 )
 SKIP_MERGE_PROBLEMS = (
