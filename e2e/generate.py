@@ -134,14 +134,7 @@ def load(job: Job, arm: Arm):
     from sglang.multimodal_gen.runtime.pipelines_core import build_pipeline
     from sglang.multimodal_gen.runtime.server_args import ServerArgs, set_global_server_args
 
-    if arm.rounding is not None and (arm.backend != "aiter" or job.device == "cpu"):
-        config = {"rounding": arm.rounding}
-        if arm.threshold is not None:
-            config["threshold"] = str(arm.threshold)
-            if job.break_even is not None:
-                config["break_even"] = job.break_even
-            if job.read_sparsity:
-                config["dump"] = str(Path(job.folder) / skipping.FOLDER)
+    if config := backend_config(job, arm):
         extra["attention_backend_config"] = json.dumps(config)
     if job.model_id is not None:
         extra["model_id"] = job.model_id
@@ -152,6 +145,20 @@ def load(job: Job, arm: Arm):
     maybe_init_distributed_environment_and_model_parallel(tp_size=1, sp_size=1)
     tell(stage="loading the model")
     return build_pipeline(server_args), server_args
+
+
+def backend_config(job: Job, arm: Arm) -> dict[str, str | float]:
+    """What ``--attention-backend-config`` tells the arm's backend; SGLang's own of AITER takes none."""
+    if arm.rounding is None or (arm.backend == "aiter" and job.device != "cpu"):
+        return {}
+    config = {"rounding": arm.rounding}
+    if arm.threshold is not None:
+        config["threshold"] = str(arm.threshold)
+        if job.break_even is not None:
+            config["break_even"] = job.break_even
+        if job.read_sparsity:
+            config["dump"] = str(Path(job.folder) / skipping.FOLDER)
+    return config
 
 
 def set_up_aiter(job: Job, arm: Arm) -> None:
@@ -286,6 +293,13 @@ def device_kernels(job: Job, kernels: dict[str, Any]):
             entry["seconds"] += event.time_range.elapsed_us() / 1e6
 
 
+def serves(arm: Arm, kernel: str) -> bool:
+    """Whether a kernel is the arm's, in its rounding mode; what orders workgroups by their lists has none."""
+    if arm.kernel is None or arm.kernel not in kernel:
+        return False
+    return arm.rounding in kernel or kernel.endswith("_order")
+
+
 def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[str, Any]:
     """What served the request.
 
@@ -294,7 +308,7 @@ def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str
     """
     if job.device == "cpu":
         served = {name: counts["launches"] for name, counts in kernels.items()}
-        ours = sum(launches for name, launches in served.items() if arm.kernel and arm.kernel in name)
+        ours = sum(launches for name, launches in served.items() if serves(arm, name))
         # A call of ours may take more than one launch.
         missing = ours < layers.total if arm.clock and arm.backend != "aiter" else ours != layers.total
         if (missing if arm.kernel else ours) or ours != sum(served.values()):

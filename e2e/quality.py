@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +195,37 @@ def noise_floor_checks(compared: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def own_videos_check(results: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """Whether no two arms of different kernels or roundings made the same frames and latents: one that made
+    another's to the bit was served by the other's attention. What a threshold skips may be nothing, or
+    nothing that shows: such arms may equal the dense one.
+
+    Returns:
+        The check with ``name``, ``passed`` and ``detail``; None of a single arm.
+    """
+    digests = {
+        name: {run["request"]: run["digest"] for run in arm["runs"] if run["round"] == 0}
+        for name, arm in results.items()
+        if arm["status"] == "ok"
+    }
+    if len(digests) < 2:
+        return None
+
+    def kind(name: str) -> tuple[str, str | None]:
+        return arms.find(name).backend, arms.find(name).rounding
+
+    same = [
+        f"{a} and {b}"
+        for a, b in itertools.combinations(digests, 2)
+        if kind(a) != kind(b) and digests[a] == digests[b]
+    ]
+    return {
+        "name": "every arm made a video of its own",
+        "passed": not same,
+        "detail": f"the same frames and latents: {', '.join(same)}" if same else f"{len(digests)} arms",
+    }
 
 
 def decibels(value: float | None) -> str:

@@ -164,13 +164,28 @@ def permitted_pieces(where: Target, family: str, rounding: str) -> int:
     """
     if family == AITER_EXACT_FAMILY:
         return 1
-    pieces = forced_pieces if forced_pieces is not None else 1 if forced_family else 0
+    kernels = [*(f"{one}_split" for one in ([family] if family else DENSE_FAMILIES)), "merge"]
+    return _pieces_with(where, [kernel_symbol(kernel, rounding) for kernel in kernels])
+
+
+def permitted_skip_pieces(where: Target, schedule: str, rounding: str) -> int:
+    """The same for a skipping launch on a schedule, "forward" or "pingpong"."""
+    kernels = [kernel_symbol(kernel, rounding) for kernel in (f"skip_{schedule}_split", "skip_merge")]
+    return _pieces_with(where, [*kernels, "attention_skip_pieces"])
+
+
+def planned_pieces() -> int:
+    """In how many pieces launches take KV, as `_C.plan` counts them, whatever the self-test says."""
+    return forced_pieces if forced_pieces is not None else 1 if forced_family else 0
+
+
+def _pieces_with(where: Target, kernels) -> int:
+    pieces = planned_pieces()
     if pieces == 1 or not verdicts.refused(where):
         return pieces
-    kernels = [*(f"{one}_split" for one in ([family] if family else DENSE_FAMILIES)), "merge"]
     try:
         for kernel in kernels:
-            verdicts.require(where, kernel_symbol(kernel, rounding))
+            verdicts.require(where, kernel)
     except verdicts.RefusedVariant:
         if forced_pieces:
             raise

@@ -94,7 +94,7 @@ def check_packed(number: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """One call of LiteAttention with a list of the caller's."""
+    """One call of LiteAttention with a list of the caller's: call.pieces of each walk; None: as planned."""
 
     call: Call
     share: float
@@ -104,7 +104,8 @@ def draw_listed(number: int) -> Listed:
     choice = random.Random(number)
     sizes = {"batch": choice.choice((1, 1, 2)), "layout": choice.choice(LAYOUTS)}
     sizes |= {"seqlen_q": length(choice), "seqlen_kv": length(choice) + 64 * choice.choice((0, 0, 5, 40))}
-    return Listed(plain_call(number, choice, **sizes), choice.choice((0.0, 0.1, 0.5, 0.9, 1.0)))
+    call, share = plain_call(number, choice, **sizes), choice.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+    return Listed(dataclasses.replace(call, pieces=choice.choice((None, None, 2, 3, 7))), share)
 
 
 def check_listed(number: int) -> None:
@@ -121,6 +122,7 @@ def check_listed(number: int) -> None:
     layer.read_list = lists.to_ranges(lists.pack(kept), tiles_kv, 1)
     mask = kept.repeat_interleave(lists.QUERY_ROWS_PER_TILE, 2).repeat_interleave(lists.KV_ROWS_PER_TILE, 3)
     truth = expected_of(q, k, v, call, mask[:, :, : call.seqlen_q, : call.seqlen_kv])
+    force(call.family, call.pieces)
     for _ in range(2):  # from either end
         out, lse = layer(q, k, v, scale=call.scale, return_softmax_lse=True)
         bhsd = out if call.layout == "bhsd" else out.transpose(1, 2)

@@ -356,10 +356,15 @@ def suppressed(function, *arguments) -> None:
 
 
 def raw_plan(choice: random.Random) -> None:
-    """`_C.plan` of sizes that are none."""
-    sizes = [choice.choice((1, 2, 300, 4096, *EXTREMES)) for _ in range(6)]
-    with limited(5):
-        _C.plan(*sizes, choice.choice(("", "", "forward", "pingpong", "x")))
+    """`_C.plan` of a good call's sizes and of some that are none: they take microseconds."""
+    kernels = ("", "forward", "pingpong", "aiter_exact")
+    for _ in range(200):
+        sizes = [2, 4, 2, 300, 200, 304, choice.choice(kernels), choice.choice((0, 1, 3))]
+        for _ in range(choice.choice((1, 1, 2, 5))):
+            index = choice.randrange(len(sizes))
+            sizes[index] = odd(sizes[index], choice)
+        with contextlib.suppress(ValueError, TypeError), limited(5):
+            _C.plan(*sizes)
 
 
 def options(choice: random.Random) -> None:

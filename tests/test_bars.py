@@ -25,6 +25,8 @@ ARRANGEMENTS = {
     "varlen": ("varlen", 1),
     "skip forward": ("skip forward", 1),
     "skip pingpong": ("skip pingpong", 1),
+    "skip forward in pieces": ("skip forward", 3),
+    "skip pingpong in pieces": ("skip pingpong", 3),
 }
 SHAPES = {
     "self": (256, 256),
@@ -72,7 +74,7 @@ def ours(monkeypatch, arrangement: str, q, k, v, rounding: str):
         read = lists.pack(torch.ones(shape, dtype=torch.bool))
         answer = torch.ops.liteattention_rocm.attention_skip(
             q, k, v, read, torch.zeros_like(read), threshold=-10.0, backward=False, rounding=rounding,
-            return_lse=True, kernel=kernel.split()[1],
+            return_lse=True, kernel=kernel.split()[1], pieces=pieces,
         )  # fmt: skip
     else:
         monkeypatch.setattr(runtime, "forced_family", kernel)
@@ -80,7 +82,10 @@ def ours(monkeypatch, arrangement: str, q, k, v, rounding: str):
         answer = liteattention_rocm.attention(q, k, v, rounding=rounding, return_lse=True)
     split = pieces > 1 and k.shape[1] > 64
     names = [f"attention_{kernel.replace(' ', '_')}{'_split' * split}_{rounding}"]
-    names += [f"attention_merge_{rounding}"] * split
+    if split and "skip" in kernel:
+        names += ["attention_skip_pieces", f"attention_skip_merge_{rounding}"]
+    elif split:
+        names += [f"attention_merge_{rounding}"]
     assert sorted(simulator.statistics()["kernels"]) == sorted(names)
     return answer
 
@@ -134,6 +139,27 @@ def test_special_values_of_q_and_k_land_where_aiters_do(aiter, monkeypatch, arra
             assert torch.equal(one.isposinf(), other.isposinf()), (name, row)
             assert torch.equal(one.isneginf(), other.isneginf()), (name, row)
         assert agreement.agreement(out, lse, peer, peer_lse).lse_excess <= 1
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_exact_at_the_edges(monkeypatch, arrangement):
+    """Equal logits give exactly V = 1 in every mode, −1e6 and scores of −3e38, across part-filled tiles;
+    random ones where rounding is to nearest. A row whose scores are all −Inf gives 0."""
+    q, k, _ = Case("N(0,1)", "rtne", 20, 201, seed=3).inputs()
+    ones = torch.ones_like(k)
+    for rounding in ROUNDINGS:
+        for query, key in ((256.0, -350.0), (1e18, -2.3e18)):
+            out, lse = ours(
+                monkeypatch, arrangement, torch.full_like(q, query), torch.full_like(k, key), ones, rounding
+            )
+            assert (out == 1).all(), (rounding, query)
+            assert lse.isfinite().all() and lse.max() < -1e6
+    for rounding in ("rtne", "rtna"):
+        for factor in (1, 16):
+            out, _ = ours(monkeypatch, arrangement, q * factor, k * factor, ones, rounding)
+            assert (out == 1).all(), (rounding, factor)
+    out, lse = ours(monkeypatch, arrangement, q.abs(), torch.full_like(k, -torch.inf), ones, "rtz")
+    assert (out == 0).all() and (lse == -torch.inf).all()
 
 
 @pytest.fixture

@@ -421,6 +421,8 @@ def test_dry_run(capsys, aiter, tmp_path):
     [
         ([], "torch sees no GPU"),
         (["--dry-run", "--shape", "1,2"], "shape must be"),
+        (["--rounds", "0"], "--rounds and --warmup must be at least 1, got 0, 5"),
+        (["--warmup", "0"], "--rounds and --warmup must be at least 1, got 30, 0"),
         (["--dry-run", "--rounding", "rtz,up"], "--rounding must be of .* got 'up'"),
     ],
 )

@@ -1,6 +1,7 @@
 """What a build produces, and what it refuses."""
 
 import importlib.metadata
+import io
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from device_compiler import compile_hip
 from liteattention_rocm import _C, code_object
@@ -47,7 +49,7 @@ def test_embedded_kernels_keep_the_limits(arch):
     for kernel in embedded.kernels:
         assert (kernel.vgpr_spills, kernel.sgpr_spills, kernel.scratch_bytes) == (0, 0, 0)
         assert 0 < kernel.vgprs <= 256
-        assert (kernel.lds_bytes == 0) == ("merge" in kernel.name)
+        assert (kernel.lds_bytes == 0) == ("merge" in kernel.name or kernel.name.endswith("pieces"))
         assert kernel.lds_bytes <= 65536
         assert kernel.wavefront_size == 64
         assert kernel.max_workgroup_size == (512 if "pingpong" in kernel.name else 256)
@@ -60,6 +62,9 @@ def test_kernels_take_the_argument_struct_of_the_host():
     varlen = dense + "QQ"
     # Workspace, query tiles, whole and split blocks, pieces, groups of 16 rows, padding
     split = dense + "Q6i"
+    # Lists, order, threshold, words, direction, whether votes count; what pieces have; query tiles of a block
+    skip = dense + "3Qf3i"
+    skip_split = split + "3Qf3i3Q2i"
     varlen = dense + "2Q"  # the two arrays of cumulative lengths
     sizes = {
         kernel.name: (kernel.arguments[0].offset, kernel.arguments[0].size, kernel.arguments[0].kind)
@@ -69,8 +74,11 @@ def test_kernels_take_the_argument_struct_of_the_host():
         for family, layout in [
             *[("forward", dense), ("pingpong", dense), ("aiter_exact", dense), ("varlen", varlen)],
             *[("forward_split", split), ("pingpong_split", split), ("merge", split)],
+            *[("skip_forward", skip), ("skip_pingpong", skip), ("skip_merge", skip_split)],
+            *[("skip_forward_split", skip_split), ("skip_pingpong_split", skip_split)],
         ]:
             assert sizes[f"attention_{family}_{mode}"] == (0, struct.calcsize(layout), "by_value")
+    assert sizes["attention_skip_pieces"] == (0, struct.calcsize(skip_split), "by_value")
 
 
 # What the check refuses
@@ -193,3 +201,18 @@ def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
         )
     header.write_text(text)
     assert build_wheel(source, wheels).returncode == 0
+
+
+def test_kernels_keep_nothing_in_device_globals():
+    """What a launch does follows from its arguments and the caller's memory: a code object can't remember."""
+    elf = ELFFile(io.BytesIO(_C.code_object("gfx942")))
+    objects = [
+        symbol.name
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols()
+        if symbol["st_info"]["type"] == "STT_OBJECT"
+    ]
+    descriptors = [name for name in objects if name.endswith(".kd")]
+    assert len(descriptors) == len(_C.kernel_names())
+    (other,) = set(objects) - set(descriptors)
+    assert other.startswith("__hip_cuid_")  # a byte by which HIP tells translation units apart
+    assert elf.get_section_by_name(".data") is None and elf.get_section_by_name(".bss")["sh_size"] == 1

@@ -19,8 +19,10 @@ def code_object():
 
 
 def in_default_run(kernel):
-    """rtna's kernels that split or merge differ from rtne's in how they round alone."""
-    rare = kernel.endswith("rtna") and ("split" in kernel or "merge" in kernel)
+    """rtna's kernels that split or merge differ from rtne's in how they round alone; of skipping ones, rtz's
+    too."""
+    modes = ("rtna", "rtz") if kernel.startswith("attention_skip") else ("rtna",)
+    rare = kernel.endswith(modes) and ("split" in kernel or "merge" in kernel)
     return pytest.param(kernel, marks=pytest.mark.full) if rare else kernel
 
 
@@ -147,11 +149,15 @@ def test_a_result_that_depends_on_the_order_is_a_failure(code_object):
         pytest.param("attention_skip_pingpong_rtne", marks=pytest.mark.full),
         pytest.param("attention_pingpong_split_rtz", marks=pytest.mark.full),
         "attention_merge_rtna",
+        "attention_skip_pieces",
+        pytest.param("attention_skip_merge_rtne", marks=pytest.mark.full),
+        pytest.param("attention_skip_forward_split_rtne", marks=pytest.mark.full),
+        pytest.param("attention_skip_pingpong_split_rtz", marks=pytest.mark.full),
         pytest.param("attention_varlen_rtne", marks=pytest.mark.full),
     ],
 )
 def test_a_sample_of_mutants(code_object, kernel):
-    every = 3 if "merge" in kernel else 9
+    every = 3 if "merge" in kernel or "pieces" in kernel else 9
     report = check.mutate_kernel(code_object, kernel, problems.problems_for(kernel), every=every)
     assert report["mutants"] > (1 if kernel.endswith("order") else 15)
     assert report["share"] >= 0.95, report["survivors"]

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from e2e import amdahl, answer, arms, cpu_host, metrics, perceptual, pinned, quality, timings
+from e2e import amdahl, answer, arms, compare, cpu_host, metrics, perceptual, pinned, quality, timings
 from test_e2e_report import TIMES, arm, pair, run
 
 cpu_host.prepare()
@@ -35,6 +35,58 @@ def test_gate(psnr, ssim, distance, passed):
     gate = quality.gate(compared, results, quality.GATE)
     assert gate["reference"] == arms.PEER and gate["arms"][arms.OURS]["passed"] is passed
     assert gate["thresholds"] == {"ssim": 0.92, "psnr_db": 24.0, "lpips": 0.15}
+
+
+def test_gate_goes_by_the_worst_frame_of_each_arm():
+    """A clip that is good in the mean and has a bad frame; beside an arm that passes."""
+    bad = pair(TEN, arms.PEER, 40.0, 0.99)
+    good = pair(arms.OURS, arms.PEER, 40.0, 0.99)
+    for field, value in (("psnr_db", 20.0), ("ssim", 0.9)):
+        spoilt = {**bad, "worst_frame": {**bad["worst_frame"], field: value}}
+        for compared in ([spoilt, good], [good, spoilt]):
+            results = {name: arm() for name in (TEN, arms.OURS, arms.PEER)}
+            gate = quality.gate(compared, results, quality.GATE)
+            assert {name: one["passed"] for name, one in gate["arms"].items()} == {
+                TEN: False,
+                arms.OURS: True,
+            }
+
+
+def test_thresholds_of_the_gate_are_those_given():
+    compared, results = [pair(arms.OURS, arms.PEER, 30.0, 0.95)], {arms.OURS: arm(), arms.PEER: arm()}
+    for thresholds, passed in ((quality.GATE, True), ({**quality.GATE, "psnr_db": 31.0}, False)):
+        gate = quality.gate(compared, results, thresholds)
+        assert gate["arms"][arms.OURS]["passed"] is passed and gate["thresholds"] == thresholds
+
+
+def test_summary_judges_by_the_thresholds_written_down_and_makes_every_check(tmp_path, monkeypatch):
+    compared = [
+        pair(arms.OURS, arms.PEER, 30.0, 0.95),
+        pair(arms.PEER, arms.PEER_RTNE, 29.5),
+        pair(arms.OURS, arms.PEER_RTNE, 30.0),
+    ]
+    monkeypatch.setattr(quality, "compare", lambda *_: compared)
+    monkeypatch.setattr(compare.modelled, "summarise", lambda *_: None)
+    names = (arms.OURS, arms.PEER, arms.PEER_RTNE)
+    results = {name: arm(settings={"vae": "float32"}, threshold=None) for name in names}
+    for run_of_arm, digest in zip(results.values(), "abc", strict=True):
+        run_of_arm["runs"] = [{**one, "digest": digest} for one in run_of_arm["runs"]]
+    for limit, passed in ((29.0, True), (31.0, False)):
+        plan = {"simulated": True, "gate_thresholds": {**quality.GATE, "psnr_db": limit}}
+        report = compare.summarise(plan, results, tmp_path, lambda text: None)
+        assert report["gate"]["arms"][arms.OURS]["passed"] is passed
+    settings, own_videos, noise_floor = report["checks"]
+    assert settings["passed"] and own_videos["passed"] and noise_floor["passed"]
+    assert (
+        "settings" in settings["name"]
+        and "of its own" in own_videos["name"]
+        and "PSNR" in noise_floor["name"]
+    )
+    results[arms.PEER_RTNE]["runs"] = results[arms.PEER]["runs"]
+    results[arms.PEER]["settings"] = {"vae": "bfloat16"}
+    compared[1] = pair(arms.PEER, arms.PEER_RTNE, None)
+    report = compare.summarise(plan, results, tmp_path, lambda text: None)
+    assert not any(check["passed"] for check in report["checks"])
 
 
 def test_gate_needs_two_arms_and_a_reference():

@@ -130,8 +130,19 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, started):
     assert not (Path(half.folder) / "frames").exists()
     results = runner.results(todo, tmp_path)
     assert all(arm["status"] == "ok" and len(arm["runs"]) == 2 for arm in results.values())
-    assert results["aiter"]["requests"]["prompt-1-seed-2"] == "aiter/round-1/prompt-1-seed-2"
     assert results["aiter"]["self_instructions"] == [1, 1] and results["aiter"]["repeatable"] is None
+
+
+def test_results_are_of_each_arms_own_folders(tmp_path, started):
+    """Arms whose names begin alike, too."""
+    names = (arms.PEER, arms.PEER_RTNE, arms.OURS, "liteattention_rocm@-10", arms.OURS_RTZ)
+    todo = make(tmp_path, names, 2)
+    run(todo)
+    for name, arm in runner.results(todo, tmp_path).items():
+        assert arm["requests"] == {one["name"]: f"{name}/round-1/{one['name']}" for one in REQUESTS}
+        assert [one["folder"] for one in arm["runs"]] == [
+            f"{name}/round-{number}/{one['name']}" for number in (1, 2) for one in REQUESTS
+        ]
 
 
 @pytest.mark.parametrize("change", [{"steps": 2}, {"identity": "tomorrow"}, {"sglang": {"a": 1}}])

@@ -237,7 +237,7 @@ simulator.library().gfx942sim_disassemble_json(short, len(image), None, 0)
 
 @pytest.mark.full
 def test_a_sanitized_build(tmp_path, aiter):
-    """Some minutes to compile, then a minute of cases. That the sanitizers watch is shown by an overread."""
+    """Some minutes to compile, then a hundred cases. That the sanitizers watch is shown by an overread."""
     package = fuzz_sanitized.build(tmp_path / "package")
     variables = fuzz_sanitized.environment(package)
     caught = subprocess.run(
@@ -245,8 +245,9 @@ def test_a_sanitized_build(tmp_path, aiter):
     )
     assert "READY" in caught.stdout and caught.returncode == fuzz_sanitized.FOUND, caught.stderr[-3000:]
     assert "AddressSanitizer: " in caught.stderr and "libgfx942sim.so" in caught.stderr
-    words = ["--seconds", "60", "--seed", "2", "--jobs", "2", "--folder", str(tmp_path)]
+    words = ["--most", "56", "--seed", "2", "--jobs", "2", "--folder", str(tmp_path)]
     status, output = fuzzed(*words, **variables)
     assert status == 0, output[-5000:]
-    assert checked(output)["robustness"] >= 20
+    counts = checked(output)
+    assert sum(counts.values()) == 112 and counts["robustness"] >= 20
     assert _C.__file__ != str(package)

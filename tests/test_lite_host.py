@@ -8,6 +8,7 @@ from hip_stub import Stub, copy, forward_arguments
 from liteattention_rocm import _C
 
 LISTS = {"read_list": 0x60000000, "write_list": 0x70000000, "order": 0x80000000}
+WORKSPACE = 0x90000000
 SKIP = LISTS | {"threshold": -10.0, "backward": True, "votes_count": False}
 ORDER = {"device": 0, "arch": "gfx942", "compute_units": 304, "stream": 0x5000} | {
     "list": 0x60000000,
@@ -110,6 +111,73 @@ def test_order_launch(stub):
     assert second["arguments"]["order"] - first["arguments"]["order"] == 65535 * 1667 * 4
 
 
+def test_split_launches(stub):
+    """The lists of the pieces, attention and the merge: one struct, one workspace, the caller's stream."""
+    sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 1000, "seqlen_kv": 64 * 33}
+    plan = _C.skip_plan(*sizes.values(), 304, "pingpong", 5)
+    assert (plan["pieces"], plan["split_blocks"], plan["whole_blocks"]) == (5, 24, 0)
+    split = {"pieces": 5, "workspace": WORKSPACE, "workspace_bytes": plan["workspace_bytes"]}
+    skip_forward(stub, {"kernel": "pingpong"} | split, rounding=1, stream=0xABC0, **sizes)
+    launches = stub.launches()
+    assert [launch["kernel"] for launch in launches] == [
+        "attention_skip_pieces",
+        "attention_skip_pingpong_split_rtna",
+        "attention_skip_merge_rtna",
+    ]
+    assert [(tuple(one["grid"]), tuple(one["block"])) for one in launches] == [
+        ((120 // 4, 1, 1), (256, 1, 1)),  # four pieces a workgroup
+        ((120, 1, 1), (512, 1, 1)),
+        ((24 * 384 // 64, 1, 1), (256, 1, 1)),
+    ]
+    assert {launch["stream"] for launch in launches} == {0xABC0}
+    arguments = launches[0]["arguments"]
+    assert [launch["arguments"] for launch in launches] == 3 * [arguments]
+    forward = arguments.pop("forward")
+    assert (forward["seqlen_q"], forward["seqlen_kv"], forward["heads_per_kv_head"]) == (1000, 64 * 33, 2)
+    offsets = [
+        arguments.pop(name) - WORKSPACE for name in ("partials", "list_pieces", "piece_lists", "votes")
+    ]
+    sizes = [120 * 24 * 8704, 120 * 16, 120 * 3 * 2 * 4, 120 * 26 * 2 * 4]
+    assert offsets == [sum(sizes[:i]) for i in range(4)] and plan["workspace_bytes"] == sum(sizes)
+    assert arguments == LISTS | {
+        "query_tiles": 3, "whole_blocks": 0, "split_blocks": 24, "pieces": 5, "fragments": 24,
+        "threshold": "-10", "words": 2, "backward": 1, "votes_count": 0, "lists": 3,
+    }  # fmt: skip
+
+
+def test_later_split_calls_only_launch(stub):
+    """Also where the number of compute units is the device's own."""
+    plan = _C.skip_plan(2, 4, 4, 300, 100, 304, "forward", 2)
+    split = {"pieces": 2, "workspace": WORKSPACE, "workspace_bytes": plan["workspace_bytes"]}
+    skip_forward(stub, split)
+    stub.clear()
+    skip_forward(stub, split)
+    assert stub.functions() == ["hipGetDevice"] + 3 * ["hipModuleLaunchKernel"]
+    skip_forward(stub, split, compute_units=0)
+
+
+def test_the_plan_of_a_full_list_is_that_of_dense_attention():
+    """And of shorter walks, what dense attention over as many KV tiles would be split into."""
+    for sizes in (
+        (1, 12, 12, 32760, 32760),
+        (2, 24, 24, 8192, 8192),
+        (1, 1, 1, 128, 32768),
+        (1, 2, 2, 99, 99),
+    ):
+        for kernel in ("forward", "pingpong"):
+            for units in (304, 38):
+                for tiles in (0, 100, 17, 1):
+                    if tiles * 64 > sizes[4]:
+                        continue
+                    dense = _C.plan(*sizes[:4], 64 * tiles or sizes[4], units, kernel, 0)
+                    plan = _C.skip_plan(*sizes, units, kernel, 0, tiles)
+                    names = ("pieces", "split_blocks", "whole_blocks")
+                    assert [plan[name] for name in names] == [dense[name] for name in names]
+                    more = 10_000 * (plan["pieces"] > 1)
+                    assert plan["modelled_clocks"] == dense["modelled_clocks"] + more
+                    assert (plan["workspace_bytes"] > dense["workspace_bytes"]) == (plan["pieces"] > 1)
+
+
 def test_nothing_to_do(stub):
     skip_forward(stub, batch=0)
     skip_forward(stub, seqlen_q=0)
@@ -129,6 +197,11 @@ def test_nothing_to_do(stub):
         ({"write_list": 0x60000000}, "write_list is read_list"),
         ({"kernel": "fast"}, "kernel is 'fast'"),
         ({"kernel": "pingpong", "votes_count": True}, "votes_count is true"),
+        ({"kernel": "aiter_exact"}, "kernel is 'aiter_exact'"),
+        ({"pieces": -1}, "pieces is -1, allowed are 0 to"),
+        ({"visited": 3}, "visited is 3, allowed are 0 to 2 KV tiles"),
+        ({"pieces": 2}, "workspace address is 0x0, allowed is a nonzero multiple of 16"),
+        ({"pieces": 2, "workspace": WORKSPACE}, "workspace is 0 bytes, allowed is at least"),
     ],
 )
 def test_refusals_come_before_any_call(stub, skip, message):
@@ -159,5 +232,8 @@ def test_errors_name_the_kernel(stub):
     stub.set("fail.hipModuleLaunchKernel", 719)
     with pytest.raises(RuntimeError, match=r"attention_skip_forward_rtne, grid 3x4x2.*hipErrorLaunchFailure"):
         skip_forward(stub)
+    split = {"pieces": 2, "workspace": WORKSPACE, "workspace_bytes": 1 << 30}
+    with pytest.raises(RuntimeError, match=r"attention_skip_pieces, grid 12x1x1.*hipErrorLaunchFailure"):
+        skip_forward(stub, split)
     with pytest.raises(RuntimeError, match=r"attention_skip_order, grid 2x8x1"):
         _C.skip_order(hip=stub.hip, **ORDER)

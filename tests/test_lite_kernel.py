@@ -396,6 +396,7 @@ def test_opcheck():
     operators = torch.ops.liteattention_rocm
     options = {"threshold": -10.0, "backward": True, "return_lse": True}
     torch.library.opcheck(operators.attention_skip.default, (q, k, v, read, write), options)
+    torch.library.opcheck(operators.attention_skip.default, (q, k, v, read, write), options | {"pieces": 2})
     torch.library.opcheck(operators.skip_order.default, (read,))
 
 

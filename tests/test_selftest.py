@@ -39,9 +39,16 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(variants_module, "CASES", (EXACT[1], BOUNDED[1]))
 
 
-FORWARD, SKIP, PINGPONG, PINGPONG_SPLIT, SKIP_PINGPONG = SHIPPED = [
+FORWARD, SKIP, PINGPONG, PINGPONG_SPLIT, SKIP_PINGPONG, SKIP_PINGPONG_SPLIT = SHIPPED = [
     variants()[f"attention_{name}_rtz"]
-    for name in ("forward", "skip_forward", "pingpong", "pingpong_split", "skip_pingpong")
+    for name in (
+        "forward",
+        "skip_forward",
+        "pingpong",
+        "pingpong_split",
+        "skip_pingpong",
+        "skip_pingpong_split",
+    )
 ]
 
 
@@ -84,7 +91,7 @@ def test_exact_cases_have_the_right_bits(name):
     for case in exact(variant):
         scores, probabilities, v = integers(case, variant)
         expected = (probabilities @ v) / probabilities.sum(dim=-1, keepdim=True)
-        expected = reference.round_to_bfloat16(expected.float(), variant.rounding)
+        expected = reference.round_to_bfloat16(expected.float(), variant.rounding or "rtne")
         result = variant.execute(case, CPU)
         out = result.out if case.layout == "bhsd" else result.out.transpose(1, 2)
         assert torch.equal(out.contiguous().view(torch.int16), expected.contiguous().view(torch.int16))
@@ -122,7 +129,8 @@ def test_lists_are_ordered_as_they_should_be(monkeypatch):
 
 def test_rounding_modes_differ_in_exact_cases():
     families = ("forward", "pingpong", "aiter_exact", "skip_forward", "skip_pingpong", "forward_split")
-    for family in (*families, "pingpong_split", "merge"):
+    splits = ("pingpong_split", "merge", "skip_forward_split", "skip_pingpong_split", "skip_merge")
+    for family in (*families, *splits):
         entries = [judging.recorded()[f"attention_{family}_{mode}"] for mode in ("rtne", "rtna", "rtz")]
         for case in EXACT:
             assert len({entry[case.name]["sha256"] for entry in entries}) == 3, (family, case.name)
@@ -133,10 +141,13 @@ def test_the_kernel_that_is_named_runs(few_cases):
         simulator.reset_statistics()
         variant.execute(variant.cases[0], CPU)
         ran = {name}
-        if "split" in name or "merge" in name:
-            mode = variant.rounding
-            splitting = name if "split" in name else f"attention_forward_split_{mode}"
-            ran = {splitting, f"attention_merge_{mode}"}
+        if any(part in name for part in ("split", "merge", "pieces")):
+            mode = variant.rounding or "rtne"
+            skip = "skip_" if variant.skips else ""
+            splitting = name if "split" in name else f"attention_{skip}forward_split_{mode}"
+            ran = {splitting, f"attention_{skip}merge_{mode}"} | (
+                {"attention_skip_pieces"} if skip else set()
+            )
         assert set(simulator.statistics()["kernels"]) == ran
 
 

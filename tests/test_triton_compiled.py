@@ -77,10 +77,11 @@ def test_nvidia(rounding, options):
     assert (f".maxnreg {chosen.registers}" in ptx) == bool(described and chosen.registers)
     assert compiled.asm["cubin"].startswith(b"\x7fELF")
     ttgir = compiled.asm["ttgir"]
-    if described:  # as many tiles as stages are under way
+    round_, _, _ = ttgir[ttgir.index("scf.for") :].partition("scf.yield")
+    if described:  # as many tiles as stages are under way, a dense walk's keys and values under one barrier
         assert re.search(rf"memdesc<{chosen.stages}x(1x)?{chosen.kv_rows}x(1x)?128xbf16", ttgir)
+        assert round_.count("ttng.wait_barrier") == (2 if options.get("listed") else 1)
     if options.get("listed"):  # and no copy waits for its tile's place, which an earlier round has loaded
-        round_, _, _ = ttgir[ttgir.index("scf.for") :].partition("scf.yield")
         (place,) = re.findall(r"(%\S+) = tt\.load .*ptr<i32>", round_)
         assert f"arith.muli {place}," not in round_ and f"arith.extsi {place} " not in round_
 

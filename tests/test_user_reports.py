@@ -177,6 +177,16 @@ def test_row_07_ones_stay_ones():
         assert (out == 1).all(), seqlen_kv
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_row_07_equal_keys_leave_ones_in_every_rounding_mode(rounding):
+    """Every P is 1, and n / n too: a quotient just below 1, which rtne hides, is 0.996 in rtz."""
+    q = Case(16, 1, batch=1, heads=2, kv_heads=2).inputs()[0]
+    for seqlen_kv in (1, 2, 41, 47, 83, 107, 191, 249):
+        k = torch.randn(1, 1, 2, 128).bfloat16().expand(1, seqlen_kv, 2, 128)
+        out = liteattention_rocm.attention(q, k, torch.ones_like(k), rounding=rounding)
+        assert (out == 1).all(), seqlen_kv
+
+
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("seqlen_q", [1, 31, 33, 62, 127, 129, 200])
 def test_row_09_every_row_is_written_and_nothing_else(seqlen_q, layout):

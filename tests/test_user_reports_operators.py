@@ -87,7 +87,7 @@ def test_row_01_strides_of_every_operator(attend):
 @pytest.mark.parametrize("far", ["rows", "heads"])
 def test_row_02_offsets_beyond_32_bits_of_every_operator(attend, far):
     """Keys and values whose last rows, and queries and keys whose second head, lie beyond 2^31 elements."""
-    inputs = contiguous_inputs(20, 290 if far == "rows" else 70, batch=1, heads=2, kv_heads=2)
+    inputs = contiguous_inputs(20, 520 if far == "rows" else 70, batch=1, heads=2, kv_heads=2)
     strides = (0, 2**23, 128, 1) if far == "rows" else (0, 128, 2**31 + 64, 1)
     changed = list(inputs)
     for index in (1, 2) if far == "rows" else (0, 1, 2):
@@ -96,6 +96,25 @@ def test_row_02_offsets_beyond_32_bits_of_every_operator(attend, far):
         assert last > 2**31
         changed[index] = sparse_memory(last + 1).as_strided(shape, strides).copy_(inputs[index])
     (out, lse), (expected, expected_lse) = attend(*changed), attend(*inputs)
+    assert same_bits(out, expected) and torch.equal(lse, expected_lse)
+
+
+@pytest.mark.parametrize("kernel", ["forward", "pingpong"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_row_02_lists_that_leap_beyond_32_bits(kernel, backward):
+    """From the first of nine tiles to the last, 8 GiB away, and back."""
+    q, *near = contiguous_inputs(20, 520, batch=1, heads=1, kv_heads=1)
+    strides = (0, 2**23, 128, 1)
+    far = [sparse_memory(519 * 2**23 + 128).as_strided(t.shape, strides).copy_(t) for t in near]
+    kept = torch.zeros(1, 1, 1, 9, dtype=torch.bool)
+    kept[..., 0] = kept[..., 8] = True
+    options = {"threshold": -INFINITY, "backward": backward, "return_lse": True, "kernel": kernel}
+    (out, lse), (expected, expected_lse) = (
+        torch.ops.liteattention_rocm.attention_skip(
+            q, k, v, lists.pack(kept), torch.zeros(1, 1, 1, 1, dtype=torch.int32), **options
+        )
+        for k, v in (far, near)
+    )
     assert same_bits(out, expected) and torch.equal(lse, expected_lse)
 
 
@@ -135,7 +154,7 @@ def test_row_07_ones_stay_ones_in_every_operator(attend):
     """AITER's own arithmetic, which makes 0.996 of it, is there for its bits."""
     q, k, _ = Case(16, 300, batch=1, heads=2, kv_heads=2).inputs()
     v = torch.ones_like(k)
-    for seqlen_kv in (1, 2, 31, 33, 63, 65, 127, 191, 256, 300):
+    for seqlen_kv in (1, 31, 65, 191, 300):
         out, _ = attend(q, k[:, :seqlen_kv], v[:, :seqlen_kv])
         assert ((out - 1).abs() <= (2**-7 if attend is aiter_exact else 0)).all(), seqlen_kv
 
@@ -155,7 +174,7 @@ def new_tensors_hold_nan(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", new)
 
 
-@pytest.mark.parametrize("seqlen_q", [1, 33, 129, 200])
+@pytest.mark.parametrize("seqlen_q", [1, 33, 200])
 def test_row_09_every_row_is_written_by_every_operator(attend, seqlen_q, new_tensors_hold_nan):
     """The simulator refuses stores outside out and lse."""
     q, k, v = Case(seqlen_q, 62).inputs()
@@ -260,7 +279,7 @@ def test_row_26_inf_and_nan_land_where_the_dense_kernels_do(attend, monkeypatch)
     monkeypatch.setattr(runtime, "forced_family", "forward")
     q, k, v = contiguous_inputs(40, 130, batch=1, heads=1, kv_heads=1)
     for name, index in (("q", (0, 33, 0, 5)), ("k", (0, 31, 0, 77)), ("k", (0, 129, 0, 77))):
-        for pattern in list(SPECIAL_VALUES.values())[:3]:
+        for pattern in (SPECIAL_VALUES["+inf"], SPECIAL_VALUES["nan"]):
             changed = {"q": q, "k": k, "v": v}
             changed[name] = with_bits(changed[name], index, pattern)
             inputs, where = changed.values(), (name, index, pattern)

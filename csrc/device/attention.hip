@@ -19,6 +19,7 @@
 #include "output.hpp"
 #include "skip.hpp"
 #include "skip_order.hpp"
+#include "skip_split.hpp"
 #include "split.hpp"
 #include "walk.hpp"
 
@@ -181,7 +182,7 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
   Output output = {};
   Scores scores;
 
-  Walk walk(arguments, share.query_tile);
+  Walk walk(arguments, share);
   int remaining = walk.first(share.kv_rows);  // KV rows of the share from the current tile on
   key.move(share.kv_rows - remaining);
   value.move(share.kv_rows - remaining);
@@ -209,14 +210,14 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
     probe.boundary(1);
     if constexpr (Walk::kVotes) {
       float tile_maximum[kQueryTiles];
-      uint64_t in_favour = 0;
+      uint64_t in_favour[kQueryTiles];
       for (int q = 0; q < kQueryTiles; ++q) {
         if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
         tile_maximum[q] = row_maximum(scores[q], half_swap_address);
         const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
-        in_favour |= lanes_in_favour(lead, arguments.threshold);
+        in_favour[q] = lanes_in_favour(lead, arguments.threshold);
       }
-      if (!walk.vote(in_favour != 0)) continue;
+      if (!walk.vote(in_favour)) continue;
       for (int q = 0; q < kQueryTiles; ++q)
         fold(softmax[q], scores[q], output[q], tile_maximum[q], arguments.scale_log2e);
     } else {
@@ -237,8 +238,8 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
   // Where the walk is a list or a share is a piece, the loop has no registers to spare for what comes now.
   if constexpr (kSplits<Arguments>) {
     isa::wait_for_loads();
-    const SplitArguments anew = isa::scalar_arguments_anew<SplitArguments>();
-    const Share again = share_of(anew, __builtin_amdgcn_workgroup_id_x());
+    const Arguments anew = isa::scalar_arguments_anew<Arguments>();
+    const Share again = workgroup_share(anew);
     const int lane_again = isa::lane_anew();
     if (again.partial < 0) {
       store_results<kMode>(anew, again.batch, again.head, first_row, rows, output, softmax, lane_again);
@@ -279,12 +280,20 @@ LRA_DEVICE void attention_forward(const Arguments& arguments, uint32_t query_til
 #define LRA_FORWARD_SPLIT_KERNEL(rounding, mode)                                                             \
   LRA_ATTENTION_KERNEL attention_forward_split_##rounding(SplitArguments arguments) {                        \
     NoProbe probe;                                                                                           \
-    attend<mode, EveryTile>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()), probe);       \
+    attend<mode, EveryTile>(arguments, workgroup_share(arguments), probe);                                   \
   }
 #define LRA_SKIP_FORWARD_KERNEL(rounding, mode)                                                              \
   LRA_ATTENTION_KERNEL attention_skip_forward_##rounding(SkipArguments arguments) {                          \
     NoProbe probe;                                                                                           \
     attention_forward<mode, ListedTiles>(arguments, ordered_query_tile(arguments), probe);                   \
+  }
+
+#define LRA_SKIP_FORWARD_SPLIT_KERNEL(rounding, mode)                                                        \
+  LRA_ATTENTION_KERNEL attention_skip_forward_split_##rounding(SkipSplitArguments arguments) {               \
+    const Share share = workgroup_share(arguments);                                                          \
+    if (share.partial >= 0 && list_piece(arguments, share.partial).tiles == 0) return;                       \
+    NoProbe probe;                                                                                           \
+    attend<mode, SharedTiles>(arguments, share, probe);                                                      \
   }
 
 LRA_FORWARD_KERNEL(rtne, RoundMode::kRtne)
@@ -296,6 +305,9 @@ LRA_FORWARD_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 LRA_SKIP_FORWARD_KERNEL(rtne, RoundMode::kRtne)
 LRA_SKIP_FORWARD_KERNEL(rtna, RoundMode::kRtna)
 LRA_SKIP_FORWARD_KERNEL(rtz, RoundMode::kRtz)
+LRA_SKIP_FORWARD_SPLIT_KERNEL(rtne, RoundMode::kRtne)
+LRA_SKIP_FORWARD_SPLIT_KERNEL(rtna, RoundMode::kRtna)
+LRA_SKIP_FORWARD_SPLIT_KERNEL(rtz, RoundMode::kRtz)
 
 extern "C" LRA_KERNEL
     __attribute__((amdgpu_flat_work_group_size(kThreadsPerWorkgroup, kThreadsPerWorkgroup))) void

@@ -1,7 +1,7 @@
 // One forceinline function per machine instruction that the kernels choose themselves.
 //
-// Everything here is a compiler builtin, so that clang's own passes insert the s_waitcnt and the MFMA
-// wait states between these instructions and whatever consumes their results.
+// Memory accesses and arithmetic are compiler builtins, so that clang's own passes insert the s_waitcnt and
+// the wait states between these instructions and whatever consumes their results. What is asm needs neither.
 #pragma once
 
 #include <cstdint>
@@ -134,6 +134,11 @@ LRA_DEVICE void atomic_or(uint32_t* address, uint32_t bits) {
   __hip_atomic_fetch_or(address, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
+// The same where workgroups meet, which may run on other XCDs.
+LRA_DEVICE void atomic_or_of_device(uint32_t* address, uint32_t bits) {
+  __hip_atomic_fetch_or(address, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // A raw buffer over `bytes` bytes: loads beyond it return 0, stores beyond it are dropped.
 LRA_DEVICE BufferResource make_buffer(const void* base, uint32_t bytes) {
   constexpr int kRawBuffer = 0x00020000;
@@ -143,6 +148,11 @@ LRA_DEVICE BufferResource make_buffer(const void* base, uint32_t bytes) {
 // buffer_load_dwordx4 with a byte offset per lane.
 LRA_DEVICE Dword4 buffer_load_b128(BufferResource buffer, uint32_t offset) {
   return __builtin_amdgcn_raw_buffer_load_b128(buffer, offset, 0, 0);
+}
+
+// buffer_load_dword with a byte offset per lane.
+LRA_DEVICE uint32_t buffer_load_b32(BufferResource buffer, uint32_t offset) {
+  return __builtin_amdgcn_raw_buffer_load_b32(buffer, offset, 0, 0);
 }
 
 // buffer_store_dwordx4 with a byte offset per lane.

@@ -17,7 +17,7 @@
 // transposed by v_perm_b32 on the way. LDS holds two tiles of each, 64 KB: while K(i) and V(i-1) are read,
 // K(i+1) and V(i) are written. All LDS accesses are 16 bytes a lane and free of bank conflicts.
 //
-// The loop is one asm program, pingpong_loop.inl: 238 of the 256 registers are in use throughout, more than
+// The loop is one asm program, pingpong_loop.inl: 248 of the 256 registers are assigned, more than
 // the compiler's allocation of the same code could hold, and each wait is counted. What surrounds it is C++.
 #pragma once
 
@@ -186,7 +186,7 @@ LRA_DEVICE void attention(const Arguments& arguments, const Share& share) {
   }
 #define LRA_PINGPONG_SPLIT_KERNEL(rounding, mode)                                                            \
   LRA_PINGPONG_KERNEL attention_pingpong_split_##rounding(SplitArguments arguments) {                        \
-    pingpong::attention<mode>(arguments, share_of(arguments, __builtin_amdgcn_workgroup_id_x()));            \
+    pingpong::attention<mode>(arguments, workgroup_share(arguments));                                        \
   }
 
 LRA_PINGPONG_FORWARD_KERNEL(rtne, RoundMode::kRtne)

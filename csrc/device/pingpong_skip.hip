@@ -11,17 +11,30 @@
 #pragma once
 
 #include "pingpong.hip"
-#include "skip_arguments.hpp"
+#include "skip_split.hpp"
 
 namespace liteattention_rocm {
+namespace {
+
+// The query rows of a workgroup, in the order of their work.
+LRA_DEVICE Share workgroup_share(const SkipArguments& arguments) {
+  Share share = grid_share(arguments);
+  if (arguments.order) {
+    const int64_t head = static_cast<int64_t>(share.batch) * arguments.heads + share.head;
+    const int groups = (arguments.seqlen_q + pingpong::kQueryRows - 1) / pingpong::kQueryRows;
+    share.query_tile = ((ScalarWords)arguments.order)[head * groups + share.query_tile];
+  }
+  return share;
+}
+
+}  // namespace
+
 namespace pingpong {
 namespace {
 
 constexpr int kBlocks = kQueryRows / kQueryRowsPerWorkgroup;  // of a workgroup
 static_assert(kBlocks * kQueryRowsPerWorkgroup == kQueryRows && kBlocks == 3);
 static_assert(kQueryRowsPerWorkgroup % kMfma == 0);
-
-using ListWords = const __attribute__((address_space(4))) uint32_t*;
 
 // The bits of a row's last word that stand for tiles.
 LRA_DEVICE uint32_t tail_mask(int seqlen_kv) {
@@ -30,7 +43,7 @@ LRA_DEVICE uint32_t tail_mask(int seqlen_kv) {
 }
 
 // The tile of a row that a walk visits first; −1: none.
-LRA_DEVICE int first_tile(ListWords row, int words, uint32_t tail, int backward) {
+LRA_DEVICE int first_tile(ScalarWords row, int words, uint32_t tail, int backward) {
 #pragma unroll 1
   for (int i = 0; i < words; ++i) {
     const int word = backward ? words - 1 - i : i;
@@ -40,47 +53,65 @@ LRA_DEVICE int first_tile(ListWords row, int words, uint32_t tail, int backward)
   return -1;
 }
 
-template <RoundMode kMode>
+template <RoundMode kMode, typename Arguments>
 LRA_DEVICE void skip_attention() {
   // Arguments are read where they are needed: the loop leaves few scalar registers to keep them in.
-  const SkipArguments arguments = isa::scalar_arguments_anew<SkipArguments>();
+  const Arguments arguments = isa::scalar_arguments_anew<Arguments>();
   alignas(kChunkBytes) LRA_SHARED char lds[4 * kTileBytes];  // K, K, V, V
 
   const int thread = __builtin_amdgcn_workitem_id_x();
   const int lane = isa::lane();
-  const int head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();
+  const Share share = workgroup_share(arguments);
+  const int head = share.head, batch = share.batch, group = share.query_tile;
   const int kv_head = head / arguments.heads_per_kv_head;
   const int wave = isa::uniform(thread / kWaveSize);
   const int second_group = wave / kWavesPerGroup;
+  ListPiece piece{0, static_cast<uint32_t>(arguments.words) - 1, 1, 1};
+  if constexpr (kSplits<Arguments>)
+    if (share.partial >= 0) {
+      piece = list_piece(arguments, share.partial);
+      if (piece.tiles == 0) return;
+    }
 
-  const int64_t head_index = static_cast<int64_t>(batch) * arguments.heads + head;
-  const int groups = (arguments.seqlen_q + kQueryRows - 1) / kQueryRows;
-  int group = __builtin_amdgcn_workgroup_id_x();
-  if (arguments.order) group = ((ListWords)arguments.order)[head_index * groups + group];
   const int64_t first_row = static_cast<int64_t>(group) * kQueryRows + wave * kRowsPerWave;
   const int64_t remaining_rows = arguments.seqlen_q - first_row;
   const int rows = remaining_rows < 0 ? 0 : remaining_rows < kRowsPerWave ? remaining_rows : kRowsPerWave;
 
   // The lists of this workgroup's blocks. A block that doesn't exist reads the first one's.
+  const int64_t head_index = static_cast<int64_t>(batch) * arguments.heads + head;
   const int blocks_of_head = (arguments.seqlen_q + kQueryRowsPerWorkgroup - 1) / kQueryRowsPerWorkgroup;
   const int blocks_left = blocks_of_head - kBlocks * group;
   const int blocks = blocks_left < kBlocks ? blocks_left : kBlocks;
   const int64_t first_word =
       (head_index * blocks_of_head + static_cast<int64_t>(group) * kBlocks) * arguments.words;
-  const auto read = (ListWords)arguments.read_list + first_word;
+  auto read = (ScalarWords)arguments.read_list + first_word;
+  const uint32_t* votes = arguments.write_list + first_word;
   const uint32_t tail = tail_mask(arguments.seqlen_kv);
   uint32_t row_offset[kBlocks];
   uint32_t empty = 0, empty_blocks = 0;
-  for (int block = 0; block < kBlocks; ++block) {
-    const int row = block < blocks ? block * arguments.words : 0;
-    row_offset[block] = row * sizeof(uint32_t);
-    const int first = first_tile(read + row, arguments.words, tail, arguments.backward);
-    empty_blocks |= (first < 0) << block;
-    // Whatever the votes, the first visited tile stays.
-    const int kept = first < 0 ? 0 : first;
-    if (block == wave && block < blocks)
-      isa::atomic_or(arguments.write_list + first_word + row + kept / kTilesPerWord,
-                     1u << kept % kTilesPerWord);
+  for (int block = 0; block < kBlocks; ++block)
+    row_offset[block] = block < blocks ? block * arguments.words * sizeof(uint32_t) : 0;
+  uint32_t vote_row = 0;
+  if (share.partial < 0) {
+    for (int block = 0; block < kBlocks; ++block) {
+      const int row = block < blocks ? block * arguments.words : 0;
+      const int first = first_tile(read + row, arguments.words, tail, arguments.backward);
+      empty_blocks |= (first < 0) << block;
+      // Whatever the votes, the first visited tile stays.
+      const int kept = first < 0 ? 0 : first;
+      if (block == wave && block < blocks)
+        isa::atomic_or(arguments.write_list + first_word + row + kept / kTilesPerWord,
+                       1u << kept % kTilesPerWord);
+    }
+  }
+  if constexpr (kSplits<Arguments>) {
+    if (share.partial >= 0) {
+      read = (ScalarWords)piece_lists(arguments, share.partial);
+      votes = piece_votes(arguments, share.partial) + wave * kQueryTilesPerWave * arguments.words;
+      vote_row = arguments.words * sizeof(uint32_t);
+    }
+  } else {
+    asm("" : "={s35}"(vote_row));  // isn't read
   }
   int row_of[kQueryTilesPerWave];
   uint32_t voters[kQueryTilesPerWave];
@@ -122,9 +153,10 @@ LRA_DEVICE void skip_attention() {
   uint32_t read_key_odd = lds_base + key_read_offset(lane, 1);
 
   const auto lists = reinterpret_cast<uint64_t>(read);
-  const uint64_t written =
-      reinterpret_cast<uint64_t>(arguments.write_list) - reinterpret_cast<uint64_t>(arguments.read_list);
+  const uint64_t written = reinterpret_cast<uint64_t>(votes) - lists;
   const uint32_t last_word = (arguments.words - 1) * sizeof(uint32_t);
+  const uint32_t from_word = piece.first_word * sizeof(uint32_t);
+  const uint32_t to_word = piece.last_word * sizeof(uint32_t);
   const bool backward = arguments.backward;
   OutputRegisters output[kQueryTilesPerWave];
   asm volatile(
@@ -140,10 +172,10 @@ LRA_DEVICE void skip_attention() {
         "{s45}"(arguments.scale_log2e), "{s[62:63]}"(lists), "{s64}"(row_offset[1]), "{s65}"(row_offset[2]),
         "{s66}"(row_of[0]), "{s67}"(row_of[1]), "{s68}"(row_of[2]), "{s[70:71]}"(written),
         "{s[72:73]}"(tensor), "{s74}"(arguments.threshold), "{s75}"(arguments.seqlen_kv),
-        "{s76}"(backward ? kTilesPerWord - 1 : 0), "{s77}"(backward ? last_word + 4 : -4),
-        "{s78}"(backward ? -4 : 4), "{s79}"(backward ? 0 : last_word), "{s80}"(last_word), "{s81}"(tail),
-        "{s82}"(empty), "{s99}"(voters[0]), "{s100}"(voters[1]),
-        "{s101}"(voters[2]), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(1)
+        "{s76}"(backward ? kTilesPerWord - 1 : 0), "{s77}"(backward ? to_word + 4 : from_word - 4),
+        "{s78}"(backward ? -4 : 4), "{s79}"(backward ? from_word : to_word), "{s80}"(last_word),
+        "{s81}"(tail), "{s82}"(empty), "{s99}"(voters[0]), "{s100}"(voters[1]), "{s101}"(voters[2]),
+        "{s35}"(vote_row), [mode] "i"(static_cast<int>(kMode)), [lists] "i"(kSplits<Arguments> ? 2 : 1)
       : "memory", "vcc", "scc", "s36", "s37", "s38", "s39", "s43", "s46", "s47", "s48", "s49", "s50", "s51",
         "s52", "s54", "s55", "s56", "s57", "s53", "s58", "s59", "s60", "s61", "s69", "s83", "s84", "s85",
         "s86", "s87", "s88", "s89", "s90", "s91", "s92", "s93", "s94", "s95", "s96", "s97", "s98", "v245",
@@ -152,6 +184,16 @@ LRA_DEVICE void skip_attention() {
         "v232", "v233");
 
   if (rows == 0) return;
+  if constexpr (kSplits<Arguments>) {
+    if (share.partial >= 0) {
+      const SplitArguments again = isa::scalar_arguments_anew<SplitArguments>();
+      const int lane_again = isa::lane_anew();
+      for (int q = 0; q < kQueryTilesPerWave; ++q)
+        store_partial(output[q], maximum[q], sum_over_groups(sums[q], (lane_again ^ 32) * 4),
+                      partial_address(again, share.partial, wave * kQueryTilesPerWave + q), lane_again);
+      return;
+    }
+  }
   const ForwardArguments again = isa::scalar_arguments_anew<ForwardArguments>();
   store_results<kMode>(again, batch, head, first_row, rows, output, maximum, sums, isa::lane_anew());
 }
@@ -163,7 +205,12 @@ LRA_DEVICE void skip_attention() {
   extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
                                        amdgpu_waves_per_eu(2, 2))) void                                      \
   attention_skip_pingpong_##rounding(SkipArguments) {                                                        \
-    pingpong::skip_attention<mode>();                                                                        \
+    pingpong::skip_attention<mode, SkipArguments>();                                                         \
+  }                                                                                                          \
+  extern "C" LRA_KERNEL __attribute__((amdgpu_flat_work_group_size(pingpong::kThreads, pingpong::kThreads),  \
+                                       amdgpu_waves_per_eu(2, 2))) void                                      \
+  attention_skip_pingpong_split_##rounding(SkipSplitArguments) {                                             \
+    pingpong::skip_attention<mode, SkipSplitArguments>();                                                    \
   }
 
 LRA_PINGPONG_SKIP_KERNEL(rtne, RoundMode::kRtne)

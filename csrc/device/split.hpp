@@ -55,6 +55,10 @@ LRA_DEVICE Share share_of(const SplitArguments& arguments, uint32_t workgroup) {
   return share;
 }
 
+LRA_DEVICE Share workgroup_share(const SplitArguments& arguments) {
+  return share_of(arguments, __builtin_amdgcn_workgroup_id_x());
+}
+
 template <typename Arguments>
 constexpr bool kSplits = false;
 template <>

@@ -12,7 +12,8 @@ namespace liteattention_rocm {
 struct EveryTile {
   static constexpr bool kVotes = false;
 
-  LRA_DEVICE EveryTile(const ForwardArguments&, uint32_t) {}
+  template <typename Share>
+  LRA_DEVICE EveryTile(const ForwardArguments&, const Share&) {}
 
   // The first tile, given all rows; 0 or less: there is none.
   static LRA_DEVICE int first(int rows) { return rows; }

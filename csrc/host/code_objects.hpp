@@ -27,9 +27,18 @@ constexpr std::array<const char*, 3> kSkipKernels = {
     "attention_skip_forward_rtne", "attention_skip_forward_rtna", "attention_skip_forward_rtz"};
 constexpr std::array<const char*, 3> kSkipPingpongKernels = {
     "attention_skip_pingpong_rtne", "attention_skip_pingpong_rtna", "attention_skip_pingpong_rtz"};
+constexpr std::array<const char*, 3> kSkipSplitKernels = {"attention_skip_forward_split_rtne",
+                                                          "attention_skip_forward_split_rtna",
+                                                          "attention_skip_forward_split_rtz"};
+constexpr std::array<const char*, 3> kSkipPingpongSplitKernels = {"attention_skip_pingpong_split_rtne",
+                                                                  "attention_skip_pingpong_split_rtna",
+                                                                  "attention_skip_pingpong_split_rtz"};
+constexpr std::array<const char*, 3> kSkipMergeKernels = {
+    "attention_skip_merge_rtne", "attention_skip_merge_rtna", "attention_skip_merge_rtz"};
 constexpr std::array<const char*, 3> kVarlenKernels = {"attention_varlen_rtne", "attention_varlen_rtna",
                                                        "attention_varlen_rtz"};
 constexpr const char* kOrderKernel = "attention_skip_order";
+constexpr const char* kPiecesKernel = "attention_skip_pieces";
 
 struct CodeObject {
   const char* architecture;  // e.g. "gfx942"

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "device/split_arguments.hpp"
 #include "host/kernels.hpp"
+#include "host/launcher.hpp"
 
 namespace liteattention_rocm {
 namespace {
@@ -61,38 +61,6 @@ TensorStrides byte_strides(const char* name, uint64_t address, const Strides& st
   return {bytes[0], bytes[1], bytes[2]};
 }
 
-// The launches of one call: its stream and what errors say.
-struct Launcher {
-  const HipLibrary& hip;
-  hipStream_t stream;
-
-  template <typename Arguments>
-  void operator()(hipFunction_t function, const char* kernel, const Launch& launch, int threads,
-                  Arguments& arguments) const {
-    size_t bytes = sizeof arguments;
-    void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                     HIP_LAUNCH_PARAM_END};
-    if (const hipError_t error =
-            hip.module_launch_kernel(function, launch.grid[0], launch.grid[1], launch.grid[2], threads, 1, 1,
-                                     0, stream, nullptr, extra))
-      hip.fail(error, launch_text(kernel, launch));
-  }
-};
-
-SplitArguments split_arguments(const ForwardArguments& forward, const ForwardCall& call, const Plan& plan) {
-  SplitArguments arguments{};
-  static_cast<ForwardArguments&>(arguments) = forward;
-  set_addresses(arguments, call, 0);
-  const Split& split = *plan.split();
-  arguments.partials = reinterpret_cast<char*>(call.workspace);
-  arguments.query_tiles = static_cast<int32_t>(plan.query_tiles());
-  arguments.whole_blocks = static_cast<int32_t>(split.whole_blocks);
-  arguments.split_blocks = static_cast<int32_t>(split.split_blocks);
-  arguments.pieces = static_cast<int32_t>(split.pieces);
-  arguments.fragments = kernel_traits(plan.kernel()).query_rows / kPartialRows;
-  return arguments;
-}
-
 // By rounding mode, with their names.
 std::pair<const std::array<hipFunction_t, 3>&, const std::array<const char*, 3>&>
 unsplit_kernels(const LoadedKernels& kernels, DenseKernel kernel) {
@@ -103,20 +71,29 @@ unsplit_kernels(const LoadedKernels& kernels, DenseKernel kernel) {
   }
 }
 
-void check_workspace(const ForwardCall& call, const Plan& plan) {
-  if (!plan.split()) return;
-  check_address("workspace", call.workspace, kAlignmentBytes);
-  if (call.workspace_bytes < plan.workspace_bytes())
-    refuse("workspace", std::to_string(call.workspace_bytes) + " bytes",
-           "at least " + std::to_string(plan.workspace_bytes()) + ", the plan's workspace_bytes");
-}
-
 }  // namespace
 
 void check_address(const char* name, uint64_t address, uint64_t alignment) {
   if (address == 0 || address % alignment != 0)
     refuse(std::string(name) + " address", address_text(address),
            "a nonzero multiple of " + std::to_string(alignment));
+}
+
+void check_workspace(const ForwardCall& call, int64_t needed) {
+  if (needed == 0) return;
+  check_address("workspace", call.workspace, kAlignmentBytes);
+  if (call.workspace_bytes < needed)
+    refuse("workspace", std::to_string(call.workspace_bytes) + " bytes",
+           "at least " + std::to_string(needed) + ", the plan's workspace_bytes");
+}
+
+void set_split(SplitArguments& arguments, const ForwardCall& call, const Plan& plan, const Split& split) {
+  arguments.partials = reinterpret_cast<char*>(call.workspace);
+  arguments.query_tiles = static_cast<int32_t>(plan.query_tiles());
+  arguments.whole_blocks = static_cast<int32_t>(split.whole_blocks);
+  arguments.split_blocks = static_cast<int32_t>(split.split_blocks);
+  arguments.pieces = static_cast<int32_t>(split.pieces);
+  arguments.fragments = kernel_traits(plan.kernel()).query_rows / kPartialRows;
 }
 
 ForwardArguments checked_arguments(const ForwardCall& call) {
@@ -180,7 +157,7 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
   const HipLibrary& hip = hip_library(library);
   if (plan.launch_count() == 0) return;
   ForwardArguments arguments = checked_arguments(call);
-  check_workspace(call, plan);
+  check_workspace(call, plan.workspace_bytes());
 
   const auto stream = reinterpret_cast<hipStream_t>(call.stream);
   const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
@@ -190,7 +167,10 @@ void forward(int library, int device, std::string_view arch, int compute_units, 
   const CurrentDevice current(hip, device);
   const Launcher launch_kernel{hip, stream};
   if (plan.split()) {
-    SplitArguments split = split_arguments(arguments, call, plan);
+    SplitArguments split{};
+    static_cast<ForwardArguments&>(split) = arguments;
+    set_addresses(split, call, 0);
+    set_split(split, call, plan, *plan.split());
     const bool pingpong = kernel == DenseKernel::kPingpong;
     launch_kernel((pingpong ? kernels.pingpong_split : kernels.forward_split)[rounding],
                   (pingpong ? kPingpongSplitKernels : kForwardSplitKernels)[rounding], plan.split_launch(),

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "device/arguments.hpp"
+#include "device/split_arguments.hpp"
 #include "host/code_objects.hpp"
 #include "host/plan.hpp"
 
@@ -46,6 +46,11 @@ ForwardArguments checked_arguments(const ForwardCall& call);
 // Those for the launch whose first batch entry is `first_batch`.
 void set_addresses(ForwardArguments& arguments, const ForwardCall& call, int64_t first_batch);
 
+// What a split adds to them.
+void set_split(SplitArguments& arguments, const ForwardCall& call, const Plan& plan, const Split& split);
+
+// Throws std::invalid_argument unless the call's workspace is a place for so many bytes; 0: none is needed.
+void check_workspace(const ForwardCall& call, int64_t needed);
 // Throws std::invalid_argument unless the address is a nonzero multiple of `alignment`.
 void check_address(const char* name, uint64_t address, uint64_t alignment);
 

@@ -105,9 +105,13 @@ std::unique_ptr<LoadedKernels> load(const HipLibrary& hip, int device, std::stri
     find(kernels->merge[i], kMergeKernels[i]);
     find(kernels->skip_forward[i], kSkipKernels[i]);
     find(kernels->skip_pingpong[i], kSkipPingpongKernels[i]);
+    find(kernels->skip_forward_split[i], kSkipSplitKernels[i]);
+    find(kernels->skip_pingpong_split[i], kSkipPingpongSplitKernels[i]);
+    find(kernels->skip_merge[i], kSkipMergeKernels[i]);
     find(kernels->varlen[i], kVarlenKernels[i]);
   }
   find(kernels->skip_order, kOrderKernel);
+  find(kernels->skip_pieces, kPiecesKernel);
   return kernels;
 }
 

@@ -26,8 +26,11 @@ struct LoadedKernels {
   std::array<hipFunction_t, kMergeKernels.size()> merge;
   std::array<hipFunction_t, kSkipKernels.size()> skip_forward;
   std::array<hipFunction_t, kSkipPingpongKernels.size()> skip_pingpong;
+  std::array<hipFunction_t, kSkipSplitKernels.size()> skip_forward_split;
+  std::array<hipFunction_t, kSkipPingpongSplitKernels.size()> skip_pingpong_split;
+  std::array<hipFunction_t, kSkipMergeKernels.size()> skip_merge;
   std::array<hipFunction_t, kVarlenKernels.size()> varlen;
-  hipFunction_t skip_order;
+  hipFunction_t skip_order, skip_pieces;
 };
 
 // Opens a HIP library and gives its number; one library has one number. See open_hip_library for `path`.

@@ -4,14 +4,14 @@
 
 #include <cstdlib>
 
-#include "device/arguments.hpp"
-#include "device/split_arguments.hpp"
+#include "device/skip_split_arguments.hpp"
 #include "host/bound.hpp"
 #include "host/code_objects.hpp"
 #include "host/forward.hpp"
 #include "host/kernels.hpp"
 #include "host/plan.hpp"
 #include "host/skip.hpp"
+#include "host/skip_plan.hpp"
 #include "host/varlen.hpp"
 
 namespace py = pybind11;
@@ -101,16 +101,18 @@ void py_skip_forward(int hip, int device, std::string_view arch, int compute_uni
                      const Strides& key_strides, const Strides& value_strides, const Strides& out_strides,
                      double scale, int rounding, uint64_t stream, uint64_t read_list, uint64_t write_list,
                      uint64_t order, double threshold, bool backward, bool votes_count,
-                     std::string_view kernel) {
+                     std::string_view kernel, int64_t pieces, int64_t visited, uint64_t workspace,
+                     int64_t workspace_bytes) {
   const SkipCall call{forward_call(query, key, value, out, lse, batch, heads, kv_heads, seqlen_q, seqlen_kv,
                                    query_strides, key_strides, value_strides, out_strides, scale, rounding,
-                                   stream, kernel),
+                                   stream, kernel, pieces, workspace, workspace_bytes),
                       read_list,
                       write_list,
                       order,
                       threshold,
                       backward,
-                      votes_count};
+                      votes_count,
+                      visited};
   without_gil([&] { skip_forward(hip, device, arch, compute_units, call); });
 }
 
@@ -169,6 +171,31 @@ py::dict py_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_
   result["workgroups"] = plan.workgroups();
   result["workgroups_per_compute_unit"] = plan.workgroups_per_compute_unit();
   result["occupancy"] = plan.occupancy();
+  return result;
+}
+
+py::dict py_skip_plan(int64_t batch, int64_t heads, int64_t kv_heads, int64_t seqlen_q, int64_t seqlen_kv,
+                      int compute_units, std::string_view kernel, int64_t pieces, int64_t visited) {
+  const SkipPlan plan({batch, heads, kv_heads, seqlen_q, seqlen_kv}, {compute_units},
+                      dense_kernel(kernel).value_or(DenseKernel::kForward), pieces, visited);
+  const Plan& unsplit = plan.unsplit();
+  const std::string name = std::string("skip_") + kernel_traits(unsplit.kernel()).name;
+  py::list launches;
+  if (plan.split()) {
+    launches.append(launch_entry("skip_pieces", plan.pieces_launch(), kListPieceThreads));
+    launches.append(launch_entry(name + "_split", plan.split_launch(), unsplit.threads()));
+    launches.append(launch_entry("skip_merge", plan.merge_launch(), kMergeThreads));
+  } else {
+    for (int64_t i = 0; i < unsplit.launch_count(); ++i)
+      launches.append(launch_entry(name, unsplit.launch(i), unsplit.threads()));
+  }
+  py::dict result;
+  result["modelled_clocks"] = plan.modelled_clocks();
+  result["launches"] = launches;
+  result["pieces"] = plan.split() ? plan.split()->pieces : 1;
+  result["split_blocks"] = plan.split() ? plan.split()->split_blocks : 0;
+  result["whole_blocks"] = plan.split() ? plan.split()->whole_blocks : unsplit.workgroups();
+  result["workspace_bytes"] = plan.workspace_bytes();
   return result;
 }
 
@@ -254,13 +281,14 @@ PYBIND11_MODULE(_C, module) {
       py::arg("seqlen_kv"), py::arg("query_strides"), py::arg("key_strides"), py::arg("value_strides"),
       py::arg("out_strides"), py::arg("scale"), py::arg("rounding"), py::arg("stream"), py::arg("read_list"),
       py::arg("write_list"), py::arg("order"), py::arg("threshold"), py::arg("backward"),
-      py::arg("votes_count"), py::arg("kernel") = "",
+      py::arg("votes_count"), py::arg("kernel") = "", py::arg("pieces") = 1, py::arg("visited") = 0,
+      py::arg("workspace") = 0, py::arg("workspace_bytes") = 0,
       "As forward, but visits the KV tiles of read_list, in order or backward, and ORs into write_list the "
       "tiles that are not negligible by `threshold` (log2 units, below 0 or +Inf). Lists are uint32 [batch, "
       "heads, query tiles, words], bit i of word w for KV tile 32·w + i, other bits 0. order: uint32 [batch, "
       "heads, query tiles], the query tile that each workgroup takes, or 0. "
       "kernel: forward or empty, or pingpong, whose workgroups take three query tiles: order is then uint32 "
-      "[batch, heads, ceil(query tiles / 3)].");
+      "[batch, heads, ceil(query tiles / 3)]. pieces, visited: as skip_plan's, with whose workspace_bytes.");
   module.def(
       "varlen_forward", &py_varlen_forward, py::arg("hip"), py::arg("device"), py::arg("arch"),
       py::arg("compute_units"), py::arg("query"), py::arg("key"), py::arg("value"), py::arg("out"),
@@ -292,6 +320,13 @@ PYBIND11_MODULE(_C, module) {
              "blocks are whole, how many are split in how many pieces, and the bytes of their workspace; and "
              "how the blocks, unsplit, spread over the compute units. pieces: as forward's; None: 0, or 1 "
              "where a kernel is named.");
+  module.def(
+      "skip_plan", &py_skip_plan, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
+      py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "forward",
+      py::arg("pieces") = 0, py::arg("visited") = 0,
+      "What skip_forward would launch: as plan's result. pieces: 1, no walk is split; 0, where that pays "
+      "for dense attention over `visited` KV tiles, what a workgroup visits in the mean (0: all); more, "
+      "every walk in so many. Clocks are those of dense kernels.");
   module.def("workspace_bytes", &py_workspace_bytes, py::arg("batch"), py::arg("heads"), py::arg("kv_heads"),
              py::arg("seqlen_q"), py::arg("seqlen_kv"), py::arg("compute_units"), py::arg("kernel") = "",
              py::arg("pieces") = 0, "Device memory that forward needs for partial results.");
@@ -330,9 +365,10 @@ PYBIND11_MODULE(_C, module) {
         std::vector<std::string> names;
         for (const auto* group :
              {&kForwardKernels, &kForwardSplitKernels, &kSkipKernels, &kMergeKernels, &kPingpongKernels,
-              &kPingpongSplitKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels})
+              &kPingpongSplitKernels, &kSkipPingpongKernels, &kVarlenKernels, &kAiterExactKernels,
+              &kSkipSplitKernels, &kSkipPingpongSplitKernels, &kSkipMergeKernels})
           names.insert(names.end(), group->begin(), group->end());
-        names.push_back(kOrderKernel);
+        names.insert(names.end(), {kOrderKernel, kPiecesKernel});
         return names;
       },
       "Kernels of every code object, each family by rounding.");

@@ -6,13 +6,15 @@
 #include <stdexcept>
 #include <utility>
 
-#include "device/skip_arguments.hpp"
+#include "device/skip_split_arguments.hpp"
 #include "host/kernels.hpp"
+#include "host/launcher.hpp"
+#include "host/skip_plan.hpp"
 
 namespace liteattention_rocm {
 namespace {
 
-SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
+SkipArguments checked_arguments(const SkipCall& call, const SkipPlan& plan) {
   SkipArguments arguments{};
   static_cast<ForwardArguments&>(arguments) = checked_arguments(call.forward);
   if (!(call.threshold < 0 || std::isinf(call.threshold)))
@@ -27,7 +29,7 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
   arguments.threshold = threshold == -std::numeric_limits<float>::infinity()
                             ? std::numeric_limits<float>::quiet_NaN()
                             : threshold;
-  arguments.words = static_cast<int32_t>((plan.kv_tiles() + kTilesPerWord - 1) / kTilesPerWord);
+  arguments.words = static_cast<int32_t>(plan.words());
   arguments.backward = call.backward;
   // Where nothing is worth keeping, not even the first tile, only the list is affected.
   arguments.votes_count = call.votes_count && call.threshold < 0;
@@ -36,27 +38,13 @@ SkipArguments checked_arguments(const SkipCall& call, const Plan& plan) {
   return arguments;
 }
 
-}  // namespace
-
-void skip_forward(int library, int device, std::string_view arch, int compute_units, const SkipCall& call) {
-  const HipLibrary& hip = hip_library(library);
-  const DenseKernel schedule = call.forward.kernel.value_or(DenseKernel::kForward);
-  const Plan shape(call.forward.problem, {1}, schedule);
-  if (shape.launch_count() == 0) return;
-  SkipArguments arguments = checked_arguments(call, shape);
-
-  const auto stream = reinterpret_cast<hipStream_t>(call.forward.stream);
-  const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
-  const int rounding = static_cast<int>(call.forward.rounding);
-  const Plan plan(call.forward.problem, kernels.device, schedule);
-  const bool pingpong = schedule == DenseKernel::kPingpong;
+// One kernel, over a grid of query blocks for as many batch entries as a grid takes.
+void launch_unsplit(const Launcher& launch_kernel, const LoadedKernels& kernels, const SkipCall& call,
+                    const Plan& plan, SkipArguments& arguments) {
+  const auto rounding = static_cast<size_t>(call.forward.rounding);
+  const bool pingpong = plan.kernel() == DenseKernel::kPingpong;
   const int64_t lists_per_head =
       (call.forward.problem.seqlen_q + kQueryRowsPerWorkgroup - 1) / kQueryRowsPerWorkgroup;
-
-  const CurrentDevice current(hip, device);
-  size_t bytes = sizeof arguments;
-  void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   HIP_LAUNCH_PARAM_END};
   for (int64_t i = 0; i < plan.launch_count(); ++i) {
     const Launch launch = plan.launch(i);
     set_addresses(arguments, call.forward, launch.first_batch);
@@ -68,11 +56,67 @@ void skip_forward(int library, int device, std::string_view arch, int compute_un
     arguments.read_list = words_at(call.read_list, lists_per_head * arguments.words);
     arguments.write_list = words_at(call.write_list, lists_per_head * arguments.words);
     arguments.order = words_at(call.order, plan.query_tiles());
-    if (const hipError_t error = hip.module_launch_kernel(
-            (pingpong ? kernels.skip_pingpong : kernels.skip_forward)[rounding], launch.grid[0],
-            launch.grid[1], launch.grid[2], plan.threads(), 1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text((pingpong ? kSkipPingpongKernels : kSkipKernels)[rounding], launch));
+    launch_kernel((pingpong ? kernels.skip_pingpong : kernels.skip_forward)[rounding],
+                  (pingpong ? kSkipPingpongKernels : kSkipKernels)[rounding], launch, plan.threads(),
+                  arguments);
   }
+}
+
+// The lists of the pieces, attention, and the merge.
+void launch_split(const Launcher& launch_kernel, const LoadedKernels& kernels, const SkipCall& call,
+                  const SkipPlan& plan, const SkipArguments& checked) {
+  const auto rounding = static_cast<size_t>(call.forward.rounding);
+  const bool pingpong = plan.unsplit().kernel() == DenseKernel::kPingpong;
+  SkipSplitArguments arguments{};
+  static_cast<ForwardArguments&>(arguments) = checked;
+  set_addresses(arguments, call.forward, 0);
+  set_split(arguments, call.forward, plan.unsplit(), *plan.split());
+  arguments.read_list = reinterpret_cast<const uint32_t*>(call.read_list);
+  arguments.write_list = reinterpret_cast<uint32_t*>(call.write_list);
+  arguments.order = reinterpret_cast<const uint32_t*>(call.order);
+  arguments.threshold = checked.threshold;
+  arguments.words = checked.words;
+  arguments.backward = checked.backward;
+  arguments.votes_count = checked.votes_count;
+  const uint64_t workspace = call.forward.workspace;
+  arguments.list_pieces = reinterpret_cast<ListPiece*>(workspace + plan.list_pieces_offset());
+  arguments.piece_lists = reinterpret_cast<uint32_t*>(workspace + plan.piece_lists_offset());
+  arguments.votes = reinterpret_cast<uint32_t*>(workspace + plan.votes_offset());
+  arguments.lists = static_cast<int32_t>(plan.lists());
+  launch_kernel(kernels.skip_pieces, kPiecesKernel, plan.pieces_launch(), kListPieceThreads, arguments);
+  launch_kernel((pingpong ? kernels.skip_pingpong_split : kernels.skip_forward_split)[rounding],
+                (pingpong ? kSkipPingpongSplitKernels : kSkipSplitKernels)[rounding], plan.split_launch(),
+                plan.unsplit().threads(), arguments);
+  launch_kernel(kernels.skip_merge[rounding], kSkipMergeKernels[rounding], plan.merge_launch(), kMergeThreads,
+                arguments);
+}
+
+}  // namespace
+
+void skip_forward(int library, int device, std::string_view arch, int compute_units, const SkipCall& call) {
+  const HipLibrary& hip = hip_library(library);
+  const DenseKernel schedule = call.forward.kernel.value_or(DenseKernel::kForward);
+  const SkipPlan shape(call.forward.problem, {1}, schedule, 1, call.visited);
+  if (shape.unsplit().launch_count() == 0) return;
+  SkipArguments arguments = checked_arguments(call, shape);
+  // What is planned for is known before HIP is asked anything, unless the caller leaves it to the device.
+  std::optional<SkipPlan> plan;
+  const auto make_plan = [&](const DeviceProperties& properties) {
+    plan.emplace(call.forward.problem, properties, schedule, call.forward.pieces, call.visited);
+    check_workspace(call.forward, plan->workspace_bytes());
+  };
+  if (compute_units > 0) make_plan({compute_units});
+
+  const auto stream = reinterpret_cast<hipStream_t>(call.forward.stream);
+  const LoadedKernels& kernels = load_kernels(library, device, arch, compute_units, stream);
+  if (!plan) make_plan(kernels.device);
+
+  const CurrentDevice current(hip, device);
+  const Launcher launch_kernel{hip, stream};
+  if (plan->split())
+    launch_split(launch_kernel, kernels, call, *plan, arguments);
+  else
+    launch_unsplit(launch_kernel, kernels, call, plan->unsplit(), arguments);
 }
 
 void skip_order(int library, int device, std::string_view arch, int compute_units, const OrderCall& call) {
@@ -100,9 +144,7 @@ void skip_order(int library, int device, std::string_view arch, int compute_unit
   arguments.words = static_cast<int32_t>(call.words);
   arguments.merged = static_cast<int32_t>(call.merged);
   const int64_t groups = (call.query_tiles + call.merged - 1) / call.merged;
-  size_t bytes = sizeof arguments;
-  void* extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &arguments, HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   HIP_LAUNCH_PARAM_END};
+  const Launcher launch_kernel{hip, stream};
   for (int64_t first = 0; first < call.heads; first += kMaxGridY) {
     const Launch launch{{static_cast<uint32_t>((groups + kOrderedTiles - 1) / kOrderedTiles),
                          static_cast<uint32_t>(std::min(call.heads - first, kMaxGridY)), 1},
@@ -113,10 +155,7 @@ void skip_order(int library, int device, std::string_view arch, int compute_unit
     arguments.list = words_at(call.list, call.query_tiles * call.words);
     arguments.counts = words_at(call.counts, groups);
     arguments.order = words_at(call.order, groups);
-    if (const hipError_t error =
-            hip.module_launch_kernel(kernels.skip_order, launch.grid[0], launch.grid[1], launch.grid[2],
-                                     kThreadsPerWorkgroup, 1, 1, 0, stream, nullptr, extra))
-      hip.fail(error, launch_text(kOrderKernel, launch));
+    launch_kernel(kernels.skip_order, kOrderKernel, launch, kThreadsPerWorkgroup, arguments);
   }
 }
 

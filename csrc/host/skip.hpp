@@ -13,8 +13,10 @@ struct SkipCall {
   double threshold;                // log2 units, below 0 or +Inf
   bool backward;
   bool votes_count;  // a wave leaves out of this very call what is negligible for its 32 rows; kForward alone
+  int64_t visited;   // KV tiles of a workgroup in the mean, for the plan's choice of pieces; 0: all
   // forward.kernel is the schedule: kForward, 128 query rows a workgroup, or kPingpong, 384 rows, for which
-  // `order` is [batch, heads, ceil(query tiles / 3)]; none: kForward.
+  // `order` is [batch, heads, ceil(query tiles / 3)]; none: kForward. forward.pieces and workspace are those
+  // of a SkipPlan.
 };
 
 // As forward() in every other respect.

@@ -12,8 +12,6 @@ namespace {
 
 // 5.3 TB/s of HBM over 304 compute units at 2.1 GHz, bytes per clock: what partial results move at.
 constexpr double kBytesPerClock = 8;
-// From the end of one kernel of a stream to the first wave of the next, about 5 µs at 2 GHz: an assumption.
-constexpr double kLaunchClocks = 10'000;
 // The merge of a row takes its pieces one after the other: the latency of HBM, and their addition.
 constexpr double kMergeClocksPerPiece = 1'000;
 // A split must be modelled as this much cheaper.

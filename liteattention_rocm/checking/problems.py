@@ -154,8 +154,10 @@ def arguments_of(operands: Operands) -> bytes:
 def problems_for(kernel: str, chosen=()) -> tuple:
     """What a kernel of this package's interface is run on, by its name: `chosen`, made its own where the
     kernel takes lists or packed sequences, or its full set."""
-    from . import skip_problems, split_problems, varlen_problems
+    from . import skip_problems, skip_split_problems, split_problems, varlen_problems
 
+    if kernel.startswith("attention_skip_") and any(part in kernel for part in ("split", "merge", "pieces")):
+        return skip_split_problems.skip_split_problems_for(kernel, chosen)
     if "varlen" in kernel:
         return tuple(map(varlen_problems.as_varlen_problem, chosen)) or varlen_problems.VARLEN_PROBLEMS
     if "split" in kernel or "merge" in kernel:
@@ -170,9 +172,11 @@ def problems_for(kernel: str, chosen=()) -> tuple:
 
 def operands_of(problem, seed: int = 0):
     """Inputs and poisoned outputs of any problem."""
-    from . import skip_problems, split_problems, varlen_problems
+    from . import skip_problems, skip_split_problems, split_problems, varlen_problems
 
     kinds = {
+        skip_split_problems.PiecesProblem: skip_split_problems.PiecesOperands,
+        skip_split_problems.SkipSplitProblem: skip_split_problems.SkipSplitOperands,
         varlen_problems.VarlenProblem: varlen_problems.VarlenOperands,
         split_problems.SplitProblem: split_problems.SplitOperands,
         skip_problems.OrderProblem: skip_problems.OrderOperands,

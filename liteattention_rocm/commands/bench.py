@@ -59,6 +59,8 @@ def run(options) -> int:
     roundings = options.rounding.split(",")
     if unknown := [mode for mode in roundings if mode not in ROUNDINGS]:
         raise ValueError(f"--rounding must be of {', '.join(ROUNDINGS)}, got {unknown[0]!r}")
+    if options.rounds < 1 or options.warmup < 1:
+        raise ValueError(f"--rounds and --warmup must be at least 1, got {options.rounds}, {options.warmup}")
     device = _device(options)
 
     import torch

@@ -207,8 +207,8 @@ def _stage_lines(stages: list[dict]) -> list[str]:
 def against_aiter_text(table: dict) -> str:
     """The comparison for a reader, Markdown."""
     title = (
-        f"MODELLED, nothing here is measured: AITER's time over ours, members {' / '.join(ensemble())} "
-        f"({DOCUMENTED}); bold where all members agree by more than 10 %"
+        f"MODELLED, nothing here is measured: AITER's time over ours, members {' / '.join(ensemble())}, "
+        f"interval ({DOCUMENTED}); bold where all members agree by more than 10 %"
     )
     return f"{title}\n\n{against_aiter.text(table)}"
 

@@ -167,6 +167,10 @@ class LiteAttention:
         else:
             write.copy_(self._pinned_words(must_do).expand_as(write))
         kernel = self._costs.fastest(self._listed, kernels) if len(kernels) > 1 else kernels[0]
+        split = {}
+        if self._costs:
+            split["pieces"] = runtime.permitted_skip_pieces(server.target, kernel, self.rounding)
+            split["visited"] = self._costs.visited(kernel, self._listed)
         out, lse = torch.ops.liteattention_rocm.attention_skip(
             q,
             k,
@@ -179,6 +183,7 @@ class LiteAttention:
             order=self._orders.get(kernel),
             kernel=kernel,
             return_lse=return_softmax_lse,
+            **split,
             **options,
         )
         counts = {}
@@ -234,7 +239,9 @@ class LiteAttention:
             self._full_row = lists.full((), tiles, q.device)
             self._made_for = made_for
             self._listed = Listed(*2 * [kept.float().mean().item()])
-            self._costs = Costs(sizes, server.target.compute_units) if server.name == "hip" else None
+            self._costs = None
+            if server.name == "hip":
+                self._costs = Costs(sizes, server.target.compute_units, runtime.planned_pieces())
             if self._modelled and server.name == "triton":
                 self._fallback.break_even = TRITON_BREAK_EVEN
         elif self.revive_every and self.step % self.revive_every == 0:

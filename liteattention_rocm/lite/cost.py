@@ -1,6 +1,8 @@
-"""What a call costs on each kernel, modelled: which kernel walks a list, and how much must be skipped for
-that to be faster than dense attention."""
+"""What a call costs on each kernel, modelled: which kernel walks a list, in how many pieces, and how much
+must be skipped for that to be faster than dense attention."""
 
+import functools
+import math
 from dataclasses import dataclass
 
 from .. import _C
@@ -11,6 +13,7 @@ from . import lists
 SKIPPING_OVER_DENSE = {"forward": 1.01, "pingpong": 1.02}
 # The query tiles of a workgroup, which visits what any of them lists.
 QUERY_TILES_OF = {"forward": 1, "pingpong": 3}
+_STEPS = 64  # numbers of visited tiles that calls are planned for
 
 
 @dataclass(frozen=True)
@@ -28,33 +31,44 @@ class Listed:
 class Costs:
     """Modelled clocks on the busiest compute unit, for one shape.
 
+    Args:
+        pieces: as `_C.plan` counts them, for dense and skipping calls: 1, KV is not split; 0, where the plan
+            says that it pays.
+
     Attributes:
         dense_kernel: what the plan chooses for dense attention.
         dense: its clocks.
     """
 
-    def __init__(self, sizes, compute_units: int):
-        self._shape = sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q
-        self._tiles, self._compute_units = lists.kv_tiles(sizes.seqlen_kv), compute_units
-        plan = _C.plan(*self._shape, sizes.seqlen_kv, compute_units)
+    def __init__(self, sizes, compute_units: int, pieces: int = 0):
+        self._shape = sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv
+        self._compute_units, self._pieces = compute_units, pieces
+        self._tiles = lists.kv_tiles(sizes.seqlen_kv)
+        plan = _C.plan(*self._shape, compute_units, pieces=pieces)
         self.dense_kernel, self.dense = plan["kernel"], plan["modelled_clocks"]
-        self._lines = {kernel: self._line(kernel) for kernel in QUERY_TILES_OF}
+        self.break_even = functools.cache(self._break_even)
 
-    def _line(self, kernel: str) -> tuple[float, float]:
-        """Clocks of the skipping kernel: without tiles, and for each tile that its workgroups visit."""
-        one, two = (
-            _C.plan(*self._shape, tiles * lists.KV_ROWS_PER_TILE, self._compute_units, kernel)[
-                "modelled_clocks"
-            ]
-            for tiles in (1, 2)
-        )
-        over = SKIPPING_OVER_DENSE[kernel]
-        return over * (2 * one - two), over * (two - one)
+    def _clocks(self, kernel: str, visited: int) -> float:
+        plan = _C.skip_plan(*self._shape, self._compute_units, kernel, self._pieces, visited)
+        return SKIPPING_OVER_DENSE[kernel] * plan["modelled_clocks"]
+
+    def visited(self, kernel: str, listed: Listed) -> int:
+        """KV tiles that a workgroup of the kernel visits in the mean, one at least, for a call's plan.
+
+        In steps of a 64th of all, rounded up: lists that change by little are walked in as many pieces.
+        """
+        step = -(-self._tiles // _STEPS)
+        steps = math.ceil(self._tiles * listed.visited(kernel) / step)
+        return min(self._tiles, max(1, steps) * step)
 
     def clocks(self, kernel: str, listed: Listed) -> float:
         """Of the skipping kernel on a schedule."""
-        fixed, per_tile = self._lines[kernel]
-        return fixed + per_tile * self._tiles * listed.visited(kernel)
+        tiles = min(self._tiles, max(1.0, self._tiles * listed.visited(kernel)))
+        below = min(int(tiles), self._tiles - 1)
+        if below == 0:
+            return self._clocks(kernel, 1)
+        low, high = self._clocks(kernel, below), self._clocks(kernel, below + 1)
+        return low + (tiles - below) * (high - low)
 
     def fastest(self, listed: Listed, permitted) -> str:
         """The schedule to walk such lists with. Full lists go to the one that dense attention takes, whose
@@ -63,8 +77,17 @@ class Costs:
             return self.dense_kernel
         return min(permitted, key=lambda kernel: self.clocks(kernel, listed))
 
-    def break_even(self, kernel: str) -> float:
+    def _break_even(self, kernel: str) -> float:
         """The share of tiles that workgroups must not visit for the skipping kernel to be as fast as dense
         attention."""
-        fixed, per_tile = self._lines[kernel]
-        return min(1.0, max(0.0, 1.0 - (self.dense - fixed) / (per_tile * self._tiles)))
+        fast, slow = 0, self._tiles + 1  # numbers of visited tiles
+        while slow - fast > 1:
+            middle = (fast + slow) // 2
+            if self._clocks(kernel, middle) <= self.dense:
+                fast = middle
+            else:
+                slow = middle
+        if not 0 < fast < self._tiles:
+            return 1.0 - fast / self._tiles
+        low, high = self._clocks(kernel, fast), self._clocks(kernel, slow)
+        return 1.0 - (fast + (self.dense - low) / (high - low)) / self._tiles

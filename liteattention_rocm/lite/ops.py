@@ -16,7 +16,8 @@ torch.library.define(
     NAME,
     "(Tensor q, Tensor k, Tensor v, Tensor read_list, Tensor(a!) write_list, *, float threshold, "
     "bool backward, bool votes_count=False, float? scale=None, str layout='bshd', str rounding='rtne', "
-    "bool return_lse=False, Tensor? order=None, str kernel='forward') -> (Tensor out, Tensor lse)",
+    "bool return_lse=False, Tensor? order=None, str kernel='forward', int pieces=1, int visited=0) "
+    "-> (Tensor out, Tensor lse)",
 )
 
 
@@ -62,12 +63,23 @@ def check_kernel(kernel) -> None:
         raise ValueError(f"kernel must be one of {', '.join(QUERY_TILES_OF)}, got {kernel!r}")
 
 
+def workspace_bytes(sizes, target, kernel: str, pieces: int, visited: int) -> int:
+    """What a call on a target needs for its pieces."""
+    if pieces == 1:
+        return 0
+    shape = sizes.batch, sizes.heads, sizes.kv_heads, sizes.seqlen_q, sizes.seqlen_kv
+    return _C.skip_plan(*shape, target.compute_units, kernel, pieces, visited)["workspace_bytes"]
+
+
 def groups(query_tiles: int, merged: int) -> int:
     """Workgroups of a head."""
     return -(-query_tiles // merged)
 
 
-def _check(q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel):
+def _check(
+    q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel, pieces,
+    visited,
+):  # fmt: skip
     rounding, scale = arguments.check_options(layout, rounding, scale)
     threshold = check_threshold(threshold)
     sizes = arguments.check_inputs(q, k, v, layout)
@@ -77,6 +89,11 @@ def _check(q, k, v, read_list, write_list, threshold, votes_count, scale, layout
     check_kernel(kernel)
     if votes_count and kernel != "forward":
         raise ValueError(f"votes_count must be False with the kernel {kernel}: its waves take 48 rows")
+    if not 0 <= pieces < 1 << 31:
+        raise ValueError(f"pieces must be from 0 to 2147483647, got {pieces}")
+    if not 0 <= visited <= lists.kv_tiles(sizes.seqlen_kv):
+        tiles = lists.kv_tiles(sizes.seqlen_kv)
+        raise ValueError(f"visited must be from 0 to the {tiles} KV tiles, got {visited}")
     if order is not None:
         _check_list("order", order, (*shape[:2], groups(shape[2], QUERY_TILES_OF[kernel])), q)
     return sizes, scale, rounding, threshold
@@ -99,10 +116,13 @@ def _attention_skip(
     return_lse=False,
     order=None,
     kernel="forward",
+    pieces=1,
+    visited=0,
 ):
     sizes, scale, rounding, threshold = _check(
-        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel
-    )
+        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel,
+        pieces, visited,
+    )  # fmt: skip
     if views.share_memory(read_list, write_list):
         raise ValueError("write_list must not overlap read_list")
     server = dispatch.serving(q.device)
@@ -118,11 +138,15 @@ def _attention_skip(
         return out, lse
     target = server.target
     verdicts.require(target, runtime.kernel_symbol(f"skip_{kernel}", rounding))
+    # On the stream of the launches, as torch allocates.
+    workspace = q.new_empty(workspace_bytes(sizes, target, kernel, pieces, visited), dtype=torch.uint8)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
-    tensors |= {"write_list": write_list} | ({} if order is None else {"order": order})
-    with runtime.stream_for(target, tensors, ("out", "lse", "write_list")) as stream:
+    tensors |= {"write_list": write_list, "workspace": workspace} | (
+        {} if order is None else {"order": order}
+    )
+    with runtime.stream_for(target, tensors, ("out", "lse", "write_list", "workspace")) as stream:
         _C.skip_forward(
             target.hip,
             target.device,
@@ -149,6 +173,10 @@ def _attention_skip(
             backward,
             votes_count,
             kernel,
+            pieces,
+            visited,
+            workspace.data_ptr() if workspace.numel() else 0,
+            workspace.numel(),
         )
     return out, lse
 
@@ -170,10 +198,13 @@ def _attention_skip_fake(
     return_lse=False,
     order=None,
     kernel="forward",
+    pieces=1,
+    visited=0,
 ):
     sizes, *_ = _check(
-        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel
-    )
+        q, k, v, read_list, write_list, threshold, votes_count, scale, layout, rounding, order, kernel,
+        pieces, visited,
+    )  # fmt: skip
     return q.new_empty(sizes.out_shape(layout)), _new_lse(q, sizes, return_lse)
 
 

@@ -19,9 +19,10 @@ _DENSE = re.compile(r"attention_(forward|pingpong|aiter_exact)_(rtne|rtna|rtz)")
 _SPLIT = re.compile(r"attention_(forward|pingpong)_split_(rtne|rtna|rtz)")
 _MERGE = re.compile(r"attention_merge_(rtne|rtna|rtz)")
 _PIECES = 3  # in which the splitting kernels take KV
-_SKIP = re.compile(r"attention_(skip_forward|skip_pingpong)_(rtne|rtna|rtz)")
+_SKIP = re.compile(r"attention_(skip_(?:forward|pingpong)(?:_split)?|skip_merge)_(rtne|rtna|rtz)")
 _VARLEN = re.compile(r"attention_varlen_(rtne|rtna|rtz)")
 _ORDER = "attention_skip_order"
+_PREPARED = "attention_skip_pieces"
 _THRESHOLD = -2.5  # log2 units; scores of exact cases are integers, none is at it
 _ORDER_LISTS = (2, 3, 45, 2)  # of the kernel that orders them: batch, heads, query tiles, words
 
@@ -47,8 +48,9 @@ class Variant:
     """One kernel. rounding: None where it has none.
 
     family: "forward", "pingpong", "forward_split", "pingpong_split", "merge", "aiter_exact", "varlen",
-    "skip_forward", "skip_pingpong" or "order". A splitting kernel runs with the merge behind it, the merge
-    behind the one of 128 rows.
+    "skip_forward", "skip_pingpong", "skip_forward_split", "skip_pingpong_split", "skip_merge", "skip_pieces"
+    or "order". A splitting kernel runs with the merge behind it, the merge behind the one of 128 rows;
+    skipping ones also with the kernel that prepares their lists, which runs with those of rtne.
     """
 
     name: str
@@ -59,7 +61,9 @@ class Variant:
     def cases(self) -> tuple[Case, ...]:
         if self.family == "order":
             return (Case("lists", "exact", 1, 1, 1, 1, 1),)
-        if self.family == "pingpong_split":  # as the others below, in every piece
+        if self.family == "skip_pieces":
+            return CASES[:3]
+        if self.family in ("pingpong_split", "skip_pingpong_split"):  # as the others below, in every piece
             return tuple(case.levelled() for case in CASES)
         if "pingpong" in self.family:  # it rounds the running maximum down by an ulp
             return tuple(replace(case, steady=case.kind == "exact") for case in CASES)
@@ -80,7 +84,7 @@ class Variant:
         shape = case.batch, case.heads, lists.query_tiles(case.seqlen_q), lists.kv_tiles(case.seqlen_kv)
         if case.kind == "exact":
             index = sum(torch.arange(n).reshape(-1, *[1] * (2 - i)) for i, n in enumerate(shape[:3]))
-            only = index % shape[3] if self.family == "skip_forward" else torch.zeros_like(index)
+            only = torch.zeros_like(index) if "pingpong" in self.family else index % shape[3]
             one = torch.nn.functional.one_hot(only, shape[3]).bool()
             return one | (index % 2 == 0).unsqueeze(-1)
         kept = (random_bits(torch.Size(shape).numel(), seed=9) % 5 < 3).reshape(shape)
@@ -98,7 +102,7 @@ class Variant:
             options = {
                 "scale": case.scale,
                 "layout": case.layout,
-                "rounding": self.rounding,
+                "rounding": self.rounding or "rtne",
                 "return_lse": True,
             }
             if self.skips:
@@ -106,7 +110,8 @@ class Variant:
                 write = torch.zeros_like(read)
                 out, lse = torch.ops.liteattention_rocm.attention_skip(
                     q, k, v, read, write, threshold=_THRESHOLD, backward=False,
-                    kernel=self.family.removeprefix("skip_"), **options,
+                    kernel="pingpong" if "pingpong" in self.family else "forward",
+                    pieces=1 if self.family in ("skip_forward", "skip_pingpong") else _PIECES, **options,
                 )  # fmt: skip
                 return Result(out.cpu(), lse.cpu(), (write.cpu(),))
             if self.family == "varlen":
@@ -185,4 +190,6 @@ def _variant(name: str) -> Variant | None:
         return Variant(name, "merge", match[1])
     if match := _SKIP.fullmatch(name):
         return Variant(name, match[1], match[2])
+    if name == _PREPARED:
+        return Variant(name, "skip_pieces", None)
     return Variant(name, "order", None) if name == _ORDER else None

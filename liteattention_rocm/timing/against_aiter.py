@@ -81,7 +81,8 @@ def text(table: dict) -> str:
         for mode in modes:
             numbers = " / ".join(f"{row[mode]['sets'][name]:.2f}" for name in ensemble())
             bold = "**" if row[mode]["faster"] else ""
-            cells.append(f"{bold}{numbers}{bold} ({row[mode]['sets'][DOCUMENTED]:.2f})")
+            interval = f"{row[mode]['low']:.2f}–{row[mode]['high']:.2f}"
+            cells.append(f"{bold}{numbers}{bold}, {interval} ({row[mode]['sets'][DOCUMENTED]:.2f})")
         lines.append("| " + " | ".join(cells) + " |")
     if not table["means"]:
         return "\n".join(lines)

@@ -65,20 +65,32 @@ def record(
 
 
 @triton.jit
+def copied(descriptor, tile, batch, kv_head, WIDE: tl.constexpr, DESCRIBED: tl.constexpr):
+    """A KV tile [WIDE, 128] by a tensor descriptor; DESCRIBED: its layout."""
+    if DESCRIBED == "bshd":
+        rows = descriptor.load([batch, tile * WIDE, kv_head, 0])
+    else:
+        rows = descriptor.load([batch, kv_head, tile * WIDE, 0])
+    return rows.reshape([WIDE, 128])
+
+
+@triton.jit
 def visit(
     tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum, total,
     scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
     ROUNDING: tl.constexpr, INTERPRETED: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
-    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, TRACE: tl.constexpr,
+    DESCRIBED: tl.constexpr, FUSED: tl.constexpr, LISTED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """One KV tile: the new accumulators, and each row's lead, in log2: its best score over earlier ones."""
     left = tl.arange(0, WIDE) < columns - tile * WIDE
-    if DESCRIBED == "bshd":
-        k = key.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128]).T
-        v = value.load([batch, tile * WIDE, kv_head, 0]).reshape([WIDE, 128])
-    elif DESCRIBED == "bhsd":
-        k = key.load([batch, kv_head, tile * WIDE, 0]).reshape([WIDE, 128]).T
-        v = value.load([batch, kv_head, tile * WIDE, 0]).reshape([WIDE, 128])
+    if DESCRIBED != "":
+        k = copied(key, tile, batch, kv_head, WIDE, DESCRIBED)
+        if LISTED:
+            k = k.T
+        v = copied(value, tile, batch, kv_head, WIDE, DESCRIBED)
+        # Behind both copies: they then share a barrier. A listed walk has no registers left for that.
+        if not LISTED:
+            k = k.T
     else:
         first = tl.full((), tile, tl.int64) * WIDE
         k_at = key + first * k_row + k_offsets
@@ -170,7 +182,7 @@ def attention_forward(
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                     total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, LISTED, TRACE,
                 )  # fmt: skip
         # The next tile's place is read a tile ahead, so that a load of keys never waits for it.
         following = tl.load(index, mask=count > 0, other=0)
@@ -180,10 +192,16 @@ def attention_forward(
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, LISTED, TRACE,
             )  # fmt: skip
-            ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i & 31)
+            # Two ways to say the same: for either direction the one with which ptxas needs fewer registers.
+            if BACKWARD:
+                ballots |= (((lead <= threshold) == 0) & exists).to(tl.int32) << (i & 31)
+            else:
+                ballots = tl.where(lead <= threshold, ballots, ballots | (1 << (i & 31)))
             if ((i & 31) == 31) | (i == count - 1):
+                if not BACKWARD:
+                    ballots = tl.where(exists, ballots, 0)
                 tl.store(vote + (i >> 5), tl.reduce(ballots, 0, either))
                 ballots = tl.zeros([TALL], tl.int32)
         if not BACKWARD:  # noqa: SIM102
@@ -191,7 +209,7 @@ def attention_forward(
                 output, maximum, total, lead = visit(
                     whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                     total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, LISTED, TRACE,
                 )  # fmt: skip
                 tl.store(vote + words, tl.max((((lead <= threshold) == 0) & exists).to(tl.int32), 0))
     else:
@@ -199,13 +217,13 @@ def attention_forward(
             output, maximum, total, lead = visit(
                 tile, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, TRACE,
+                ROUNDING, INTERPRETED, WIDE, False, DESCRIBED, FUSED, LISTED, TRACE,
             )  # fmt: skip
         if whole * WIDE < columns:
             output, maximum, total, lead = visit(
                 whole, q, key, value, k_row, v_row, k_offsets, v_offsets, batch, kv_head, output, maximum,
                 total, scale_log2e, columns, trace, lse_row, exists, traced_rows, tiles,
-                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, TRACE,
+                    ROUNDING, INTERPRETED, WIDE, True, DESCRIBED, FUSED, LISTED, TRACE,
             )  # fmt: skip
 
     empty = total == 0.0

@@ -15,6 +15,7 @@
 
 #include "device/arguments.hpp"
 #include "device/skip_arguments.hpp"
+#include "device/skip_split_arguments.hpp"
 #include "device/split_arguments.hpp"
 #include "device/varlen_arguments.hpp"
 #include "hip_abi.hpp"
@@ -90,6 +91,24 @@ std::string arguments_text(const liteattention_rocm::SkipArguments& a) {
   return out.str();
 }
 
+std::string arguments_text(const liteattention_rocm::SkipSplitArguments& a) {
+  const auto& base = static_cast<const liteattention_rocm::ForwardArguments&>(a);
+  std::ostringstream out;
+  out << "{\"forward\": " << arguments_text(base)
+      << ", \"partials\": " << reinterpret_cast<uintptr_t>(a.partials)
+      << ", \"query_tiles\": " << a.query_tiles << ", \"whole_blocks\": " << a.whole_blocks
+      << ", \"split_blocks\": " << a.split_blocks << ", \"pieces\": " << a.pieces
+      << ", \"fragments\": " << a.fragments << ", \"read_list\": " << reinterpret_cast<uintptr_t>(a.read_list)
+      << ", \"write_list\": " << reinterpret_cast<uintptr_t>(a.write_list)
+      << ", \"order\": " << reinterpret_cast<uintptr_t>(a.order) << ", \"threshold\": \"" << a.threshold
+      << "\", \"words\": " << a.words << ", \"backward\": " << a.backward
+      << ", \"votes_count\": " << a.votes_count
+      << ", \"list_pieces\": " << reinterpret_cast<uintptr_t>(a.list_pieces)
+      << ", \"piece_lists\": " << reinterpret_cast<uintptr_t>(a.piece_lists)
+      << ", \"votes\": " << reinterpret_cast<uintptr_t>(a.votes) << ", \"lists\": " << a.lists << "}";
+  return out.str();
+}
+
 std::string arguments_text(const liteattention_rocm::VarlenArguments& a) {
   std::ostringstream out;
   std::string forward = arguments_text(static_cast<const liteattention_rocm::ForwardArguments&>(a));
@@ -123,6 +142,8 @@ std::string arguments_text(const std::string& kernel, const void* arguments, siz
     return text(*static_cast<const liteattention_rocm::OrderArguments*>(arguments));
   if (kernel.find("varlen") != std::string::npos)
     return text(*static_cast<const liteattention_rocm::VarlenArguments*>(arguments));
+  if (kernel.find("skip") != std::string::npos && bytes == sizeof(liteattention_rocm::SkipSplitArguments))
+    return text(*static_cast<const liteattention_rocm::SkipSplitArguments*>(arguments));
   if (kernel.find("skip") != std::string::npos)
     return text(*static_cast<const liteattention_rocm::SkipArguments*>(arguments));
   if (kernel.find("split") != std::string::npos || kernel.find("merge") != std::string::npos)
