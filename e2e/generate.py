@@ -294,10 +294,11 @@ def device_kernels(job: Job, kernels: dict[str, Any]):
 
 
 def serves(arm: Arm, kernel: str) -> bool:
-    """Whether a kernel is the arm's, in its rounding mode; what orders workgroups by their lists has none."""
+    """Whether a kernel is the arm's, in its rounding mode; those that only prepare lists have none."""
     if arm.kernel is None or arm.kernel not in kernel:
         return False
-    return arm.rounding in kernel or kernel.endswith("_order")
+    modes = [mode for mode in ("rtne", "rtna", "rtz") if mode in kernel]
+    return not modes or arm.rounding in modes
 
 
 def describe(job: Job, arm_folder: str, arm: Arm, layers: Any, kernels: dict[str, Any]) -> dict[str, Any]:

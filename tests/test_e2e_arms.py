@@ -13,6 +13,8 @@ from PIL import Image
 
 from e2e import arms, compare, cpu_host, generate, html_report, options, quality, skipping
 from e2e.job import Job
+from liteattention_rocm import _C
+from liteattention_rocm.rounding import ROUNDINGS
 from test_e2e_report import arm, full_report, pair, run
 
 cpu_host.prepare()
@@ -74,6 +76,20 @@ def test_kernels_of_another_arm_are_refused(name):
         if kernels != OWN[name] and (name, other) not in ((arms.OURS, TEN), (TEN, arms.OURS)):
             with pytest.raises(RuntimeError, match="4 attention calls, but the simulator launched"):
                 described(name, kernels)
+
+
+def test_every_kernel_of_ours_is_of_the_arms_of_its_mode():
+    """Those that only prepare lists have none, and belong to every arm of ours."""
+    without = []
+    for kernel in _C.kernel_names():
+        mode = kernel.rpartition("_")[2]
+        if mode not in ROUNDINGS:
+            without.append(kernel)
+        for name in (arms.OURS, arms.OURS_RTZ, TEN):
+            arm = arms.find(name)
+            assert generate.serves(arm, kernel) is (mode not in ROUNDINGS or mode == arm.rounding), kernel
+        assert not generate.serves(arms.find(arms.PEER), kernel)
+    assert set(without) == {"attention_skip_order", "attention_skip_pieces"}
 
 
 def test_layers_that_another_backend_serves_are_refused():
