@@ -205,7 +205,7 @@ def summarise(plan: dict[str, Any], results: dict[str, Any], output: Path, tell:
         skipped["plot"] = skipping.plot(skipped, output)
     checks = [
         pinned.check({name: arm["settings"] for name, arm in finished.items()}),
-        quality.noise_floor_check(compared),
+        *quality.noise_floor_checks(compared),
         *skipping.checks(skipped),
     ]
     report = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tomllib
 import torch
 
 import liteattention_rocm
@@ -16,6 +17,7 @@ from liteattention_rocm import _C, dispatch, reference, runtime, simulator
 
 pytestmark = pytest.mark.usefixtures("dense_kernel")
 
+ROOT = Path(__file__).parent.parent
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
@@ -242,6 +244,13 @@ def test_row_16_any_number_of_compute_units(compute_units):
         simulator.set_option("compute_units", 304)
     plan = _C.plan(2, 3, 3, 400, 70, compute_units)
     assert tuple(plan["grid"]) == (4, 3, 2) and tuple(plan["block"]) == (256, 1, 1)
+    # 1,216 equal blocks take as many turns as the units at hand need, of each 304's, and splitting gains.
+    blocks, unsplit = 1216, _C.plan(1, 1216, 1216, 128, 640, compute_units, "forward", 1)
+    at_full_size = _C.plan(1, 1216, 1216, 128, 640, 304, "forward", 1)["modelled_clocks"] / (blocks // 304)
+    assert unsplit["modelled_clocks"] / at_full_size == pytest.approx(-(-blocks // compute_units), rel=0.05)
+    assert unsplit["workgroups_per_compute_unit"] == -(-blocks // compute_units)
+    few = [_C.plan(1, 40, 40, 384, 6400, units)["modelled_clocks"] for units in (304, 80, 38, 20)]
+    assert few == sorted(few) and few[3] > 2 * few[1] > 4 * few[0]
 
 
 @pytest.fixture
@@ -290,22 +299,59 @@ def test_row_17_no_code_object_for_nvidia(rocm):
         runtime.target(torch.device("cuda", 0))
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "sentence"),
-    [
-        (lambda q, k, v: (q.float(), k, v), TypeError, "q must have dtype torch.bfloat16, got torch.float32"),
-        (lambda q, k, v: (q, k.half(), v), TypeError, "k must have dtype torch.bfloat16, got torch.float16"),
-        (lambda q, k, v: (q, k, v[..., :64]), ValueError, "v must have head dim 128"),
-        (lambda q, k, v: (q[0], k, v), ValueError, "q must have 4 dimensions"),
-        (lambda q, k, v: (q, k.to("meta"), v), ValueError, "k must be on the device of q (cpu), got meta"),
-        (
-            lambda q, k, v: (q.transpose(1, 2), k, v),
-            ValueError,
-            "the heads of k (3) must divide the heads of q (4)",
-        ),
-    ],
-    ids=["float32", "float16", "head dim", "rank", "device", "layout"],
-)
+def one_changed(name, change):
+    """A change of one of q, k and v."""
+    return lambda *inputs: [change(t) if which == name else t for which, t in zip("qkv", inputs, strict=True)]
+
+
+REFUSED = {
+    "layout": (
+        lambda q, k, v: (q.transpose(1, 2), k, v),
+        ValueError,
+        "the heads of k (3) must divide the heads of q (4)",
+    ),
+    "device of k": (
+        one_changed("k", lambda t: t.to("meta")),
+        ValueError,
+        "k must be on the device of q (cpu), got meta",
+    ),
+    "device of v": (
+        one_changed("v", lambda t: t.to("meta")),
+        ValueError,
+        "v must be on the device of q (cpu), got meta",
+    ),
+}
+for _name in "qkv":
+    for _dtype in (torch.float32, torch.float16, torch.int16):
+        sentence = f"{_name} must have dtype torch.bfloat16, got {_dtype}"
+        change = one_changed(_name, lambda t, dtype=_dtype: t.to(dtype))
+        REFUSED[f"{_dtype} {_name}"] = (change, TypeError, sentence)
+    REFUSED[f"head dim of {_name}"] = (
+        one_changed(_name, lambda t: t[..., :64]),
+        ValueError,
+        f"{_name} must have head dim 128",
+    )
+    REFUSED[f"rank of {_name}"] = (
+        one_changed(_name, lambda t: t[0]),
+        ValueError,
+        f"{_name} must have 4 dimensions",
+    )
+
+
+def test_row_18_an_out_that_is_refused(monkeypatch):
+    monkeypatch.setattr(runtime, "_C", SimpleNamespace(open_hip=_C.open_hip))  # has no forward
+    q, k, v = Case(4, 4).inputs()
+    for out, error, sentence in (
+        (q.float(), TypeError, "out must have dtype torch.bfloat16, got torch.float32"),
+        (q[0], ValueError, "out must have shape (2, 4, 3, 128), got (4, 3, 128)"),
+        (q.to("meta"), ValueError, "out must be on the device of q (cpu), got meta"),
+        (q.clone()[..., :64], ValueError, "out must have shape (2, 4, 3, 128), got (2, 4, 3, 64)"),
+    ):
+        with pytest.raises(error, match=re.escape(sentence)):
+            liteattention_rocm.attention(q, k, v, out=out)
+
+
+@pytest.mark.parametrize(("change", "error", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_row_18_refused_before_launch(monkeypatch, change, error, sentence):
     monkeypatch.setattr(runtime, "_C", SimpleNamespace(open_hip=_C.open_hip))  # has no forward
     with pytest.raises(error, match=re.escape(sentence)):
@@ -328,7 +374,11 @@ def test_row_24_the_install_needs_no_torch_and_no_rocm():
 
     required = importlib.metadata.requires("liteattention_rocm") or []
     always = [requirement for requirement in required if "extra ==" not in requirement]
-    assert not any(re.match(r"(torch|sglang|triton|amd|rocm)", requirement) for requirement in always)
+    sources = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    always += sources["project"]["dependencies"] + sources["build-system"]["requires"]
+    assert not any(re.match(r"(torch|sglang|triton|amd|hip|rocm)", requirement) for requirement in always)
+    for file in (ROOT / "CMakeLists.txt", *(ROOT / "cmake").iterdir()):
+        assert not re.search(r"hipcc|hipify|find_package\((hip|torch|rocm)", file.read_text(), re.IGNORECASE)
     for library in (Path(_C.__file__), simulator.path()):
         with library.open("rb") as file:
             dynamic = ELFFile(file).get_section_by_name(".dynamic")
@@ -367,6 +417,20 @@ def test_row_25_a_bad_pointer_is_an_exception(broken):
         forward(**{broken: half})
     forward()
     assert same_bits(out, liteattention_rocm.attention(q, k, v, scale=0.1))
+
+
+@pytest.mark.parametrize("name", ["k", "v", "out"])
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_row_25_sizes_are_checked_before_launch(monkeypatch, name, dimension):
+    """A tensor that ends before another one's size says."""
+    monkeypatch.setattr(runtime, "_C", SimpleNamespace(open_hip=_C.open_hip))  # has no forward
+    q, k, v = Case(4, 4, heads=4, kv_heads=4).inputs()
+    tensors = {"q": q, "k": k, "v": v, "out": torch.empty_like(q)}
+    tensors[name] = tensors[name].narrow(dimension, 0, 1)
+    if name == "k" and dimension > 0:  # as many rows and heads as k has, v must have too
+        name = "v"
+    with pytest.raises(ValueError, match=f"^{name} must have "):
+        liteattention_rocm.attention(**tensors)
 
 
 SPECIAL_VALUES = {

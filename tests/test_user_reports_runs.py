@@ -131,6 +131,23 @@ print("EVENTS", events)
 """
 
 
+def test_row_12_the_compiled_module_can_not_write_lock_or_start_anything():
+    """It imports no function that opens a file or starts a process; the simulator reads /proc."""
+    from elftools.elf.elffile import ELFFile
+
+    able = (
+        r"f?open(at)?(64)?|creat(64)?|mkstemp.*|mkdir(at)?|flock|lockf|fcntl(64)?|v?fork|exec.*|posix_spawn.*"
+    )
+    for library, permitted in ((Path(_C.__file__), ()), (simulator.path(), ("filebuf", "ifstream"))):
+        with library.open("rb") as file:
+            symbols = list(ELFFile(file).get_section_by_name(".dynsym").iter_symbols())
+        imported = {symbol.name for symbol in symbols if symbol["st_shndx"] == "SHN_UNDEF"}
+        assert "memcpy" in imported, library
+        named = {name for name in imported if re.fullmatch(able, name)}
+        named |= {name for name in imported if re.search("filebuf|fstream|filesystem", name)}
+        assert not {name for name in named if not any(word in name for word in permitted)}, library
+
+
 def test_row_12_nothing_is_compiled_or_locked_at_run_time(tmp_path):
     """The first call writes no file, takes no lock and starts no compiler, so that a process killed in the
     middle of it leaves nothing that the next one could wait for."""
@@ -151,23 +168,29 @@ def test_row_12_nothing_is_compiled_or_locked_at_run_time(tmp_path):
 @pytest.mark.usefixtures("dense_kernel")
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_row_13_compiled_graphs_and_fakes(layout):
-    """A whole graph with inputs of unusual strides: no break, the strides that the fake promised, the same
-    bits; and torch's own check of an operator passes."""
+    """A whole graph with inputs of unusual strides: no break, the strides that the fakes promised, the bits
+    of contiguous inputs; and torch's own check of an operator passes."""
     q, k, v = Case(33, 70, layout=layout, heads=4, kv_heads=2).inputs()
     q = q.transpose(0, 3).contiguous().transpose(0, 3)
     assert not q.is_contiguous()
 
     def model(q, k, v):
         out, lse = liteattention_rocm.attention(q, k, v, layout=layout, return_lse=True)
-        return out.transpose(1, 2).flatten(2), lse
+        return out.transpose(1, 2).flatten(2), lse, liteattention_rocm.attention(q, k, v, layout=layout)
 
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for got, expected in zip(compiled(q, k, v), model(q, k, v), strict=True):
-        assert torch.equal(got, expected) and got.stride() == expected.stride()
-    torch.library.opcheck(
-        torch.ops.liteattention_rocm.attention.default, (q, k, v), {"layout": layout, "return_lse": True}
-    )
+    expected = model(*(t.contiguous() for t in (q, k, v)))
+    for results in (compiled(q, k, v), model(q, k, v)):
+        for got, one in zip(results, expected, strict=True):
+            assert torch.equal(got, one) and got.stride() == one.stride()
+    operators = torch.ops.liteattention_rocm
+    torch.library.opcheck(operators.attention.default, (q, k, v), {"layout": layout, "return_lse": True})
+    for operator, inputs in (
+        (operators.attention_output.default, (q, k, v)),
+        (operators.attention_out.default, (q, k, v, torch.empty_like(expected[2]))),
+    ):
+        torch.library.opcheck(operator, inputs, {"layout": layout}, test_utils=("test_faketensor",))
 
 
 LONG = 133_120  # tokens of a video of 81 frames at 1080p, and four times what int16 counts

@@ -116,6 +116,14 @@ std::string arguments_text(const liteattention_rocm::VarlenArguments& a) {
   return out.str();
 }
 
+std::string arguments_text(const liteattention_rocm::SplitArguments& a) {
+  std::ostringstream out;
+  std::string forward = arguments_text(static_cast<const liteattention_rocm::ForwardArguments&>(a));
+  forward.pop_back();
+  out << forward << ", \"partials\": " << reinterpret_cast<uintptr_t>(a.partials) << "}";
+  return out.str();
+}
+
 std::string arguments_text(const liteattention_rocm::OrderArguments& a) {
   std::ostringstream out;
   out << "{\"list\": " << reinterpret_cast<uintptr_t>(a.list)
@@ -136,6 +144,8 @@ std::string arguments_text(const std::string& kernel, const void* arguments, siz
     return text(*static_cast<const liteattention_rocm::SkipSplitArguments*>(arguments));
   if (kernel.find("skip") != std::string::npos)
     return text(*static_cast<const liteattention_rocm::SkipArguments*>(arguments));
+  if (kernel.find("split") != std::string::npos || kernel.find("merge") != std::string::npos)
+    return text(*static_cast<const liteattention_rocm::SplitArguments*>(arguments));
   return text(*static_cast<const liteattention_rocm::ForwardArguments*>(arguments));
 }
 
