@@ -12,11 +12,11 @@ from sglang.multimodal_gen.runtime.layers.attention.backends.attention_backend i
     AttentionMetadata,
 )
 from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+from sglang.multimodal_gen.runtime.server_args import get_global_server_args
 
 from liteattention_rocm import aiter_kernel
 from sglang_integration.backend import HEAD_SIZE, MetadataFreeBackend
 from sglang_integration.plugin import hook_backend_choice
-from sglang_integration.settings import configured_settings
 
 # AITER takes its assembly path above this query length; below, another kernel that has no code object here.
 SHORT_QUERY = 128
@@ -53,6 +53,11 @@ def choose_backend(
     return f"{__name__}.{AiterSimulatedBackend.__name__}"
 
 
+def configured_rounding() -> str:
+    """``rounding`` of ``--attention-backend-config``; without it ``rtz``, which SGLang passes to AITER."""
+    return (get_global_server_args().attention_backend_config or {}).get("rounding", "rtz")
+
+
 class AiterSimulatedBackend(MetadataFreeBackend):
     """Backend ``aiter``; ``--attention-backend-config rounding=…`` picks its code object (``rtz``)."""
 
@@ -82,7 +87,7 @@ class AiterSimulatedImpl(AttentionImpl):
     ) -> None:
         if causal or abs(softmax_scale - head_size**-0.5) > 1e-9:
             raise ValueError(f"AITER's simulated kernel is not causal and scales by 1/√{head_size}")
-        self.rounding = configured_settings().rounding
+        self.rounding = configured_rounding()
 
     def forward(
         self,

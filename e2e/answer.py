@@ -32,10 +32,14 @@ def measured_line(report: dict[str, Any], names: list[str]) -> str:
     medians = {name: report["arms"][name]["timing"]["total_s"]["median"] for name in names}
     best = min(medians, key=medians.get)
     if best == reference:
-        return f"Fastest arm that passes the gate: {reference} itself ({medians[best]:.2f} s, measured)."
+        return (
+            f"Fastest arm that passes the gate: {arms.moded(reference)} itself "
+            f"({medians[best]:.2f} s, measured)."
+        )
     gain = report["arms"][best]["gain"]
     return (
-        f"Fastest arm that passes the gate: {best}, {timings.text(gain, '{:.3f}')}x {reference} end to end "
+        f"Fastest arm that passes the gate: {arms.moded(best)}, {timings.text(gain, '{:.3f}')}x "
+        f"{arms.moded(reference)} end to end "
         f"({medians[best]:.2f} s against {medians[reference]:.2f} s, measured)."
     )
 
@@ -54,16 +58,17 @@ def modelled_line(report: dict[str, Any], names: list[str]) -> str:
     }
     best = max(middles, key=middles.get)
     if best == reference:
-        return f"Fastest arm that passes the gate: {reference} itself (modelled)."
+        return f"Fastest arm that passes the gate: {arms.moded(reference)} itself, modelled."
     one = modelled[best]
     low, high = one["speedup"]["low"], one["speedup"]["high"]
     sure = "" if one["speedup"]["prediction"] else "; the interval is too wide for a prediction"
     sure += "" if one["speedup"]["faster"] == best else "; the model alone does not settle which is faster"
     ends = [one["gains"][f"{share:g}"] for share in (amdahl.STATED_SHARES[0], amdahl.STATED_SHARES[-1])]
     return (
-        f"Fastest arm that passes the gate: {best}, modelled: attention of Wan2.1-T2V-1.3B at 480p "
-        f"{low:.2f}–{high:.2f}x {reference}'s, hence {ends[0][0]:.2f}–{ends[0][1]:.2f}x end to end at a "
-        f"share of {amdahl.STATED_SHARES[0]:.0%} and {ends[1][0]:.2f}–{ends[1][1]:.2f}x at "
+        f"Fastest arm that passes the gate: {arms.moded(best)}, modelled: attention of Wan2.1-T2V-1.3B at "
+        f"480p {low:.2f}–{high:.2f}x {arms.moded(reference)}'s, "
+        f"hence {ends[0][0]:.2f}–{ends[0][1]:.2f}x end to end at a share of "
+        f"{amdahl.STATED_SHARES[0]:.0%} and {ends[1][0]:.2f}–{ends[1][1]:.2f}x at "
         f"{amdahl.STATED_SHARES[-1]:.0%}{sure}."
     )
 

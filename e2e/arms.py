@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 OURS = "liteattention_rocm"
 PEER = "aiter"
 PEER_RTNE = "aiter_rtne"
 SAGE = "aiter_sage"
 SDPA = "torch_sdpa"
-OURS_RTNE = "liteattention_rocm_rtne"
+OURS_RTZ = "liteattention_rocm_rtz"
 AT = "@"  # what parts our arm's name from a threshold
-DEFAULT = (OURS, PEER, PEER_RTNE, SDPA)
+DEFAULT = (OURS, OURS_RTZ, PEER, PEER_RTNE, SDPA)
 SKIPPING = (OURS, "liteattention_rocm@-10", "liteattention_rocm@-6", PEER, PEER_RTNE)
-FULL = (*SKIPPING, SAGE, SDPA)
+FULL = (*SKIPPING, OURS_RTZ, SAGE, SDPA)
 WITHOUT_SGLANG = (SDPA, OURS, "liteattention_rocm@-10", "liteattention_rocm@-6")
 ALL = "all"  # stands for FULL
 
@@ -50,18 +50,18 @@ _ARMS = (
     Arm(
         OURS,
         "liteattention_rocm",
-        "this project's code object, rtz",
-        "rtz",
-        "attention_",
-        clock="ours:rtz",
-    ),
-    Arm(
-        OURS_RTNE,
-        "liteattention_rocm",
-        "this project's code object, rtne",
+        "this project's code object, rtne as the plugin has it by default",
         "rtne",
         "attention_",
         clock="ours:rtne",
+    ),
+    Arm(
+        OURS_RTZ,
+        "liteattention_rocm",
+        "this project's code object, rtz as SGLang's AITER",
+        "rtz",
+        "attention_",
+        clock="ours:rtz",
     ),
     Arm(
         PEER,
@@ -91,7 +91,7 @@ ARMS = {arm.name: arm for arm in _ARMS}
 
 
 def find(name: str) -> Arm:
-    """The arm of a name; ``liteattention_rocm@T`` skips at the threshold T, for any T below 0.
+    """The arm of a name; behind one of ours, ``@T`` skips at the threshold T, for any T below 0.
 
     Raises:
         ValueError: there is none.
@@ -103,13 +103,31 @@ def find(name: str) -> Arm:
         threshold = float(text)
     except ValueError:
         threshold = math.nan
-    if base != OURS or not at or not (threshold < 0 or threshold == math.inf):
+    if base not in (OURS, OURS_RTZ) or not at or not (threshold < 0 or threshold == math.inf):
         raise ValueError(
             f"--arms: unknown arm {name!r} (allowed: {ALL}, {', '.join(ARMS)}, "
-            f"{OURS}{AT}T with a threshold T < 0)"
+            f"{OURS}{AT}T or {OURS_RTZ}{AT}T with a threshold T < 0)"
         )
-    about = f"this project's code object, rtz, skipping at {threshold:g}"
-    return Arm(name, "liteattention_rocm", about, "rtz", "attention_", threshold, clock="ours:rtz")
+    dense = ARMS[base]
+    about = f"this project's code object, {dense.rounding}, skipping at {threshold:g}"
+    return replace(dense, name=name, about=about, threshold=threshold)
+
+
+def dense(name: str) -> str:
+    """The arm that differs from a skipping one in nothing but that it skips nothing."""
+    return name.partition(AT)[0]
+
+
+def moded(name: str) -> str:
+    """The arm's name with its rounding mode behind it, where it has one: ``aiter (rtz)``."""
+    rounding = find(name).rounding
+    return f"{name} ({rounding})" if rounding else name
+
+
+def same_mode() -> list[tuple[str, str]]:
+    """Our dense arms, each with AITER's of the same rounding mode."""
+    peers = {ARMS[name].rounding: name for name in (PEER, PEER_RTNE)}
+    return [(name, peers[ARMS[name].rounding]) for name in (OURS, OURS_RTZ)]
 
 
 def select(names: str) -> list[Arm]:

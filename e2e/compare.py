@@ -206,7 +206,7 @@ def summarise(plan: dict[str, Any], results: dict[str, Any], output: Path, tell:
     checks = [
         pinned.check({name: arm["settings"] for name, arm in finished.items()}),
         quality.own_videos_check(results),
-        quality.noise_floor_check(compared),
+        *quality.noise_floor_checks(compared),
         *skipping.checks(skipped),
     ]
     report = {

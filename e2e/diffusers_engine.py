@@ -274,3 +274,8 @@ def times(job: Job, arm: Arm, output: Any, ready: float, seconds: float) -> dict
 def settings(given: dict[str, Any]) -> dict[str, Any]:
     """What :func:`load` gave beside the pipeline."""
     return given
+
+
+def choice(given: dict[str, Any]) -> list[str]:
+    """Words of a command line: there is none."""
+    return []

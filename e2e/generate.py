@@ -31,7 +31,7 @@ from e2e.job import RESULT, Job
 __all__ = ["MARK", "Job", "load", "main", "run"]
 
 MARK = "@e2e "
-# Modules with load, watch, run, times, settings and READING_TAKES_TIME, by the name of what they drive.
+# Modules with load, watch, run, times, settings, choice and READING_TAKES_TIME, by what they drive.
 ENGINES = {"sglang": "e2e.generate", "diffusers": "e2e.diffusers_engine"}
 ATTENTION_KERNEL = re.compile(r"attention|attn|fmha|flash|sage", re.IGNORECASE)
 FRAMES_PER_SECOND = 16  # what Wan2.1 is trained at
@@ -41,6 +41,7 @@ MEASURED_TIME = "measured on the device, synchronised at stage and step ends"
 
 
 settings = pinned.read_back
+choice = pinned.choice
 READING_TAKES_TIME = True  # times include reading the sparsity back
 
 
@@ -91,6 +92,7 @@ def main(path: str) -> int:
         result["times"] = engine.times(request, arm, output, ready, seconds)
         result["memory"] = peak_memory(job)
         result["settings"] = engine.settings(server_args)
+        result["choice"] = engine.choice(server_args)
         result["frames"] = int(output.output.shape[2])
         result.update(write_video(Path(request.folder), output, request.keep_frames))
         unfinished = Path(request.folder) / (RESULT + ".unfinished")
@@ -158,7 +160,11 @@ def backend_config(job: Job, arm: Arm) -> dict[str, str]:
 
 
 def set_up_aiter(job: Job, arm: Arm) -> None:
-    """AITER's rounding for this arm: its code object in the simulator, or SGLang's own backend on ROCm."""
+    """AITER's rounding for this arm: its code object in the simulator, or SGLang's own backend on ROCm.
+
+    Raises:
+        RuntimeError: SGLang's backend has no mode to set.
+    """
     if job.device == "cpu":
         from e2e import aiter_simulated
 
@@ -166,6 +172,8 @@ def set_up_aiter(job: Job, arm: Arm) -> None:
         return
     from sglang.multimodal_gen.runtime.layers.attention.backends import aiter
 
+    if not hasattr(aiter, "AITER_BF16_CVT_MODE"):
+        raise RuntimeError(f"{aiter.__name__} has no AITER_BF16_CVT_MODE: the arm's rounding can't be chosen")
     aiter.AITER_BF16_CVT_MODE = {"rtne": 0, "rtna": 1, "rtz": 2}[arm.rounding]
 
 

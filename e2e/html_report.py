@@ -49,6 +49,7 @@ def render(report: dict[str, Any], output: Path) -> str:
         notes=[*reports.notes(report), *remarks],
         verdict=reports.verdict,
         outcome=reports.outcome,
+        choices={name: reports.choice_text(arm) for name, arm in reports.ok(report).items()},
         no_check=reports.NO_CHECK,
         tables=tables,
         charts=list(charts(report)) if plot.available() else [],

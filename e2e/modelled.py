@@ -26,17 +26,18 @@ def profile(kernel: str, shape: str) -> dict[str, Any]:
     return timing.profile(timing.Kernel.parse(kernel).planned(parsed), parsed, top=0)
 
 
-def skipping_kernel(shape: str) -> str:
-    """The timing model's name of the skipping kernel on the schedule that dense attention of a shape has."""
+def skipping_kernel(clock: str, shape: str) -> str:
+    """The timing model's name of the skipping kernel in a dense one's mode, on its schedule for a shape."""
     from liteattention_rocm import timing
 
-    dense = timing.Kernel.parse("ours:rtz").planned(timing.Shape.parse(shape))
-    return "skip-pingpong:rtz" if dense.source.startswith("pingpong") else "skip:rtz"
+    dense = timing.Kernel.parse(clock).planned(timing.Shape.parse(shape))
+    schedule = "skip-pingpong" if dense.source.startswith("pingpong") else "skip"
+    return f"{schedule}:{dense.rounding}"
 
 
-def skipping_profiles(shape: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def skipping_profiles(clock: str, shape: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Profiles of that kernel over all tiles and over a quarter of them."""
-    name = skipping_kernel(shape)
+    name = skipping_kernel(clock, shape)
     return profile(name, shape), profile(name + QUARTER, shape)
 
 
@@ -98,8 +99,9 @@ def summarise(
     Returns:
         ``arms``: per arm ``request_ms`` (attention of one video as launched), ``self_ms`` and ``cross_ms`` (a
         call at :data:`TRUE_SELF` and :data:`TRUE_CROSS`), ``per_step_ms`` of a self-attention there, and,
-        against AITER rtz, ``speedup`` of self- and cross-attention together (with ``faster``) and ``gains``
-        by share. ``goals``: sparsity that :data:`e2e.amdahl.GOALS` need, by share. None without an arm.
+        against :data:`e2e.arms.PEER`, ``speedup`` of self- and cross-attention together (with ``faster``) and
+        ``gains`` by share. ``goals``: sparsity that :data:`e2e.amdahl.GOALS` need, by share. None without
+        an arm.
     """
     found: dict[str, Any] = {}
     layers: dict[str, dict] = {}
@@ -112,7 +114,7 @@ def summarise(
         tell(f"{name}: modelling")
         skips = arm["sparsity"] is not None
         dense = profile(clock, TRUE_SELF)
-        full, quarter = skipping_profiles(TRUE_SELF) if skips else (dense, dense)
+        full, quarter = skipping_profiles(clock, TRUE_SELF) if skips else (dense, dense)
         own = layer_time(dense, full, quarter, arm["sparsity"])
         cross = profile(clock, TRUE_CROSS)
         layers[name] = mix(own["name"], [(own, 1.0), (cross, 1.0)])
@@ -153,7 +155,7 @@ def request_time(arm: dict[str, Any], clock: str) -> dict[str, Any]:
         shape = launched_shape(call)
         one = profile(clock, shape)
         if call["role"] == "self" and arm["sparsity"] is not None:
-            one = layer_time(one, *skipping_profiles(shape), arm["sparsity"])
+            one = layer_time(one, *skipping_profiles(clock, shape), arm["sparsity"])
         for end in total:
             total[end] += call["calls"] * one["time_ms"][end]
     return total
@@ -175,10 +177,11 @@ def per_step(arm: dict[str, Any], dense: dict, full: dict, quarter: dict) -> lis
 def goals(reference: dict) -> dict[str, dict[str, Any]]:
     """Sparsity of self-attention that each goal needs, by share: ``[low, high]``, or None out of reach.
 
-    Cross-attention stays dense.
+    In the plugin's default rounding mode; cross-attention stays dense.
     """
-    full, quarter = skipping_profiles(TRUE_SELF)
-    cross = profile("ours:rtz", TRUE_CROSS)
+    clock = arms.find(arms.OURS).clock
+    full, quarter = skipping_profiles(clock, TRUE_SELF)
+    cross = profile(clock, TRUE_CROSS)
     answer: dict[str, dict[str, Any]] = {}
     for goal in amdahl.GOALS:
         for share in amdahl.STATED_SHARES:

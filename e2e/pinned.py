@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 # What SGLang would otherwise choose by free memory, by the platform or by the backend.
@@ -38,6 +39,18 @@ def read_back(server_args: Any) -> dict[str, Any]:
     found["vae_precision"] = getattr(config, "vae_precision", None)
     found["vae_tiling"] = getattr(config, "vae_tiling", None)
     return found
+
+
+def choice(server_args: Any) -> list[str]:
+    """The words on SGLang's command line that tell the arm from others, as SGLang holds them."""
+    words = ["--attention-backend", server_args.attention_backend]
+    roles = server_args.component_attention_backend_roles or {}
+    named = [f"{part}.{role}={name}" for part, chosen in roles.items() for role, name in chosen.items()]
+    if named:
+        words += ["--component-attention-backends", ",".join(named)]
+    if server_args.attention_backend_config:
+        words += ["--attention-backend-config", json.dumps(dict(server_args.attention_backend_config))]
+    return words
 
 
 def differences(settings: dict[str, dict[str, Any]]) -> list[str]:

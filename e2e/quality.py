@@ -19,12 +19,19 @@ TOLERANCE_DB = 1.0  # how far our PSNR against AITER may lie below AITER's own n
 
 
 def pairs(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Which arms to compare: ours and AITER's with every other; all of them where neither is there."""
+    """Which arms to compare: ours and AITER's with every other; all of them where neither is there.
+
+    An arm of ours that skips is compared with its dense one in any case.
+    """
     anchors = [name for name in (arms.OURS, arms.PEER) if name in names] or names
     for index, first in enumerate(anchors):
         for second in names:
             if second not in anchors[: index + 1]:
                 yield first, second
+    for name in names:
+        dense = arms.dense(name)
+        if dense != name and dense in names and dense not in anchors:
+            yield dense, name
 
 
 def compare(
@@ -164,25 +171,30 @@ def gate(
     }
 
 
-def noise_floor_check(compared: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Whether our video is as near to AITER's as AITER's two roundings are to each other.
+def noise_floor_checks(compared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Whether our video is as near to AITER's in its rounding mode as AITER's two modes are to each other.
 
     Diffusion trajectories part on rounding alone, so a PSNR says nothing without that floor.
 
     Returns:
-        The check with ``name``, ``passed`` and ``detail``; None where one of the three arms is missing.
+        A check with ``name``, ``passed`` and ``detail`` for each of our dense arms that has its pair; none
+        without both of AITER's arms.
     """
-    ours = find_pair(compared, arms.OURS, arms.PEER)
     floor = find_pair(compared, arms.PEER, arms.PEER_RTNE)
-    if ours is None or floor is None:
-        return None
-    ours_db, floor_db = (_infinite(pair["psnr_db"]) for pair in (ours, floor))
-    return {
-        "name": f"PSNR({arms.OURS}, {arms.PEER}) >= "
-        f"PSNR({arms.PEER}, {arms.PEER_RTNE}) - {TOLERANCE_DB:g} dB",
-        "passed": ours_db >= floor_db - TOLERANCE_DB,
-        "detail": f"{decibels(ours['psnr_db'])} against a noise floor of {decibels(floor['psnr_db'])}",
-    }
+    found = []
+    for ours, peer in arms.same_mode():
+        pair = find_pair(compared, ours, peer)
+        if pair is None or floor is None:
+            continue
+        values = decibels(pair["psnr_db"]), decibels(floor["psnr_db"])
+        found.append(
+            {
+                "name": f"PSNR({ours}, {peer}) >= PSNR({arms.PEER}, {arms.PEER_RTNE}) - {TOLERANCE_DB:g} dB",
+                "passed": _infinite(pair["psnr_db"]) >= _infinite(floor["psnr_db"]) - TOLERANCE_DB,
+                "detail": "{} against a noise floor of {}".format(*values),
+            }
+        )
+    return found
 
 
 def own_videos_check(results: dict[str, dict[str, Any]]) -> dict[str, Any] | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from e2e import arms, perceptual, quality, skipping, timings
 from e2e.options import describe_requests
 
-NO_CHECK = f"none: the noise floor takes the arms {arms.OURS}, {arms.PEER} and {arms.PEER_RTNE}"
+NO_CHECK = f"none: the noise floor takes an arm of ours, {arms.PEER} and {arms.PEER_RTNE}"
 
 
 TOO_WIDE = ": too wide, no prediction"  # of an interval beyond the timing model's claim
@@ -70,6 +71,7 @@ def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     seconds = "host s: no speed" if report["simulated"] else "s"
     header = [
         "arm",
+        "rounding",
         "self + cross calls",
         "kernel launches",
         f"wave-instructions{counted}",
@@ -81,12 +83,13 @@ def arm_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, arm in report["arms"].items():
         if arm["status"] != "ok":
-            rows.append([name, arm["status"], *[""] * (len(header) - 2)])
+            rows.append([name, arms.find(name).rounding or "", arm["status"], *[""] * (len(header) - 3)])
             continue
         timing = arm["timing"]
         rows.append(
             [
                 name,
+                arms.find(name).rounding or "",
                 calls_text(arm),
                 kernels_text(arm),
                 f"{arm['instructions']:,}" if arm["simulated"] else "",
@@ -119,7 +122,8 @@ def pair_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         worst, seen = pair["worst_frame"], pair["perceptual"]
         rows.append(
             [
-                f"{pair['a']} / {pair['b']}" + (" (noise floor)" if pair["noise_floor"] else ""),
+                f"{arms.moded(pair['a'])} / {arms.moded(pair['b'])}"
+                + (" (noise floor)" if pair["noise_floor"] else ""),
                 quality.decibels(pair["psnr_db"]),
                 f"{pair['ssim']:.5f}",
                 f"{worst['frame']}: {quality.decibels(worst['psnr_db'])}, least SSIM {worst['ssim']:.5f}",
@@ -141,7 +145,7 @@ def gate_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         return [], []
     limits = gate["thresholds"]
     header = [
-        f"beside {gate['reference']}",
+        f"beside {arms.moded(gate['reference'])}",
         f"least SSIM >= {limits['ssim']:g}",
         f"least PSNR >= {limits['psnr_db']:g} dB",
         f"LPIPS <= {limits['lpips']:g}",
@@ -149,7 +153,8 @@ def gate_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
     return header, [
         [
-            name + (" (noise floor)" if {name, gate["reference"]} == {arms.PEER, arms.PEER_RTNE} else ""),
+            arms.moded(name)
+            + (" (noise floor)" if {name, gate["reference"]} == {arms.PEER, arms.PEER_RTNE} else ""),
             f"{one['ssim']:.5f}",
             quality.decibels(one["psnr_db"]),
             "not computed" if one["lpips"] is None else f"{one['lpips']:.4f}",
@@ -168,7 +173,7 @@ def modelled_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         "one video's attention, ms",
         "self-attention at 480p, ms",
         "cross-attention at 480p, ms",
-        f"attention's speed over {arms.PEER}",
+        f"attention's speed over {arms.moded(arms.PEER)}",
     ]
 
     def text(one: dict[str, float], form: str) -> str:
@@ -179,7 +184,7 @@ def modelled_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
     return header, [
         [
-            name,
+            arms.moded(name),
             text(one["request_ms"], "{:.2f}"),
             text(one["self_ms"], "{:.2f}"),
             text(one["cross_ms"], "{:.3f}"),
@@ -241,6 +246,15 @@ def request_text(report: dict[str, Any]) -> str:
     )
 
 
+def choice_text(arm: dict[str, Any]) -> str:
+    """What SGLang was given for this arm alone, as words of its command line, and AITER's mode."""
+    words = shlex.join(arm.get("choice") or [])
+    mode = (
+        {"rtne": 0, "rtna": 1, "rtz": 2}.get(arm.get("rounding")) if arm.get("backend") == arms.PEER else None
+    )
+    return words or "not used" if mode is None else f"{words} (AITER_BF16_CVT_MODE {mode})"
+
+
 def outcome(arm: dict[str, Any]) -> str:
     """Why an arm has no result."""
     if arm["status"] == "unavailable":
@@ -297,6 +311,7 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             f"- attention: {attention_text(arm)}",
             f"- kernels: {kernels_text(arm)}",
+            f"- SGLang: `{choice_text(arm)}`",
             f"- steps in s ({arm['times']['basis']}): "
             f"{', '.join(f'{seconds:.3f}' for seconds in arm['times']['steps_s'])}",
         ]

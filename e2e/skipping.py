@@ -85,13 +85,12 @@ def summarise(results: dict[str, dict[str, Any]], compared: list[dict[str, Any]]
     names = arm_names(results)
     if not names:
         return None
-    dense = results.get(arms.OURS, {})
-    dense_instructions = sum(dense.get("self_instructions", []))
     entries = {}
     for name in names:
         arm = results[name]
         instructions = sum(arm["self_instructions"])
-        pair = _pair(compared, name, arms.OURS) or {}
+        dense_instructions = sum(results.get(arms.dense(name), {}).get("self_instructions", []))
+        pair = _pair(compared, name, arms.dense(name)) or {}
         entries[name] = {
             "threshold": arm["threshold"],
             "skipped": arm["sparsity"]["skipped"],
@@ -103,11 +102,12 @@ def summarise(results: dict[str, dict[str, Any]], compared: list[dict[str, Any]]
             "identical": pair.get("identical"),
         }
     floor = next((pair for pair in compared if pair["noise_floor"]), None)
+    alike = [name for name in names if arms.dense(name) == arms.dense(names[0])]
     return {
         "arms": entries,
         "noise_floor": [floor["a"], floor["b"]] if floor else None,
         "noise_floor_db": floor["psnr_db"] if floor else None,
-        "break_even": break_even([results[name] for name in names], dense),
+        "break_even": break_even([results[name] for name in alike], results.get(arms.dense(alike[0]), {})),
     }
 
 
@@ -155,7 +155,7 @@ def checks(summary: dict[str, Any] | None) -> list[dict[str, Any]]:
         psnr = np.inf if entry["psnr_db"] is None else entry["psnr_db"]
         found.append(
             {
-                "name": f"PSNR({name}, {arms.OURS}) >= noise floor - {TOLERANCE_DB:g} dB",
+                "name": f"PSNR({name}, {arms.dense(name)}) >= noise floor - {TOLERANCE_DB:g} dB",
                 "passed": bool(psnr >= floor - TOLERANCE_DB),
                 "detail": f"{psnr:.2f} dB against {floor:.2f} dB, {entry['skipped']:.1%} skipped",
             }
@@ -176,7 +176,7 @@ def rows(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
     return header, [
         [
-            name,
+            arms.moded(name),
             f"{entry['skipped']:.1%}",
             f"{entry['per_step'][-1]:.1%}",
             f"{entry['instructions']:,}" if entry["instructions"] else "",

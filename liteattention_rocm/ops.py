@@ -1,4 +1,5 @@
-"""The torch operators `liteattention_rocm::attention`, `attention_output` and `attention_out`.
+"""The torch operators of `attention`: `liteattention_rocm::attention` with the log-sum-exp and
+`attention_output` without make their output, `attention_out` and `attention_into` are given it.
 
 They are defined with `torch.library.define` and `impl`: `custom_op` would add 10 µs to every call.
 """
@@ -15,12 +16,15 @@ _LSE = "bool return_lse=False"
 FUNCTIONAL = "liteattention_rocm::attention"
 OUTPUT = "liteattention_rocm::attention_output"
 OUT = "liteattention_rocm::attention_out"
+INTO = "liteattention_rocm::attention_into"
 
 # Positional throughout: the dispatcher takes half a microsecond for each keyword, and torch.compile refuses a
 # strided tensor as a keyword `out`.
 torch.library.define(FUNCTIONAL, f"({_INPUTS}, {_OPTIONS}, {_LSE}) -> (Tensor out, Tensor lse)")
 torch.library.define(OUTPUT, f"({_INPUTS}, {_OPTIONS}) -> Tensor")
 torch.library.define(OUT, f"({_INPUTS}, Tensor(a!) out, {_OPTIONS}, {_LSE}) -> Tensor")
+# An operator that must return a tensor would have to make one, which takes as long as all checks of `out`.
+torch.library.define(INTO, f"({_INPUTS}, Tensor(a!) out, {_OPTIONS}) -> ()")
 
 
 def attention(
@@ -78,8 +82,10 @@ def attention(
             return _functional(q, k, v, scale, layout, rounding, variant, True)
         if not isinstance(out, Tensor):
             arguments.check_tensor_types(out=out)
-        lse = _into(q, k, v, out, scale, layout, rounding, variant, return_lse)
-        return (out, lse) if return_lse else out
+        if return_lse:
+            return out, _out(q, k, v, out, scale, layout, rounding, variant, True)
+        _into(q, k, v, out, scale, layout, rounding, variant)
+        return out
     except NotImplementedError:  # the dispatcher's, which has no operator for nested tensors
         arguments.check_tensor_types(q=q, k=k, v=v, **({} if out is None else {"out": out}))
         raise
@@ -87,7 +93,8 @@ def attention(
 
 _functional = torch.ops.liteattention_rocm.attention.default
 _output = torch.ops.liteattention_rocm.attention_output.default
-_into = torch.ops.liteattention_rocm.attention_out.default
+_out = torch.ops.liteattention_rocm.attention_out.default
+_into = torch.ops.liteattention_rocm.attention_into.default
 
 
 def _new_lse(q, sizes, return_lse):
@@ -116,23 +123,35 @@ def _attention_output(q, k, v, scale=None, layout="bshd", rounding="rtne", varia
 def _check_place(call, q, k, v, out) -> bool:
     """Refuses an `out` that a call can't be written to; whether the kernel can address it."""
     kept = "out", out.shape, out.stride(), out.dtype, out.device, out.requires_grad
-    if kept not in call.bound:
+    answer = call.bound.get(kept)
+    if answer is None:
         arguments.check_out(out, q, call.sizes, call.layout)
         if views.overlaps_itself(out):
             raise ValueError(f"out must not overlap itself, got strides {out.stride()}")
         extents = [views.extent(x)[1] for x in (q, k, v, out)]
-        runs = views.strides_run(out, arguments.LAYOUTS[call.layout][2])
+        answer = *extents, views.strides_run(out, arguments.LAYOUTS[call.layout][2])
         if not out.requires_grad:  # which is refused or not as the grad mode says
-            call.bound[kept] = *extents, runs
-    else:
-        *extents, runs = call.bound[kept]
+            call.bound[kept] = answer
+    q_bytes, k_bytes, v_bytes, out_bytes, runs = answer
     begin = out.data_ptr()
-    end = begin + extents[3]
-    for name, tensor, extent in (("q", q, extents[0]), ("k", k, extents[1]), ("v", v, extents[2])):
-        first = tensor.data_ptr()
-        if begin < first + extent and first < end and views.share_memory(out, tensor):
-            raise ValueError(f"out must not overlap an input, but shares memory with {name}")
+    end = begin + out_bytes
+    if (
+        ((first := q.data_ptr()) < end and begin < first + q_bytes)
+        or ((first := k.data_ptr()) < end and begin < first + k_bytes)
+        or ((first := v.data_ptr()) < end and begin < first + v_bytes)
+    ):
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if views.share_memory(out, tensor):
+                raise ValueError(f"out must not overlap an input, but shares memory with {name}")
     return runs and begin % views.ALIGNMENT_BYTES == 0
+
+
+def _launch_into(call, q, k, v, out, lse) -> None:
+    """Launches a call whose output is given."""
+    place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
+    dispatch.serving(q.device).launch(call, q, k, v, place, lse)
+    if place is not out:
+        out.copy_(place)
 
 
 @torch.library.impl(OUT, "default")
@@ -140,13 +159,15 @@ def _attention_out(
     q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
 ):
     call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
-    place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
-    kernel = dispatch.serving(q.device)
     lse = _new_lse(q, call.sizes, return_lse)
-    kernel.launch(call, q, k, v, place, lse)
-    if place is not out:
-        out.copy_(place)
+    _launch_into(call, q, k, v, out, lse)
     return lse
+
+
+@torch.library.impl(INTO, "default")
+def _attention_into(q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    call = arguments.check_call(q, k, v, scale, layout, rounding, variant)
+    _launch_into(call, q, k, v, out, None)
 
 
 @torch.library.register_fake(FUNCTIONAL)
@@ -164,12 +185,21 @@ def _attention_output_fake(q, k, v, scale=None, layout="bshd", rounding="rtne", 
     return q.new_empty(arguments.check_inputs(q, k, v, layout).out_shape(layout))
 
 
-@torch.library.register_fake(OUT)
-def _attention_out_fake(
-    q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
-):
+def _check_fakes_out(q, k, v, out, scale, layout, rounding, variant) -> arguments.Sizes:
     _, scale = arguments.check_options(layout, rounding, scale)
     arguments.check_variant(variant, scale)
     sizes = arguments.check_inputs(q, k, v, layout)
     arguments.check_out(out, q, sizes, layout)
-    return _new_lse(q, sizes, return_lse)
+    return sizes
+
+
+@torch.library.register_fake(OUT)
+def _attention_out_fake(
+    q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast", return_lse=False
+):
+    return _new_lse(q, _check_fakes_out(q, k, v, out, scale, layout, rounding, variant), return_lse)
+
+
+@torch.library.register_fake(INTO)
+def _attention_into_fake(q, k, v, out, scale=None, layout="bshd", rounding="rtne", variant="fast"):
+    _check_fakes_out(q, k, v, out, scale, layout, rounding, variant)

@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -58,14 +57,14 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
         raise ValueError(f"dtype {dtype} is not served (allowed: torch.bfloat16)")
     settings = configured_settings()
     if settings.fallback == "aiter":
-        aiter_backend()
+        aiter_layer()
     liteattention_rocm.prepare(device, rounding=settings.rounding)
 
 
-def aiter_backend() -> ModuleType:
-    """SGLang's AITER backend. ValueError where it can't be imported: then it is no fallback."""
+def aiter_layer() -> type[AttentionImpl]:
+    """The layers of SGLang's AITER backend. ValueError where they can't be imported: then they don't help."""
     try:
-        return importlib.import_module(AITER_MODULE)
+        return importlib.import_module(AITER_MODULE).AITerImpl
     except Exception as error:
         raise ValueError(f"fallback=aiter needs SGLang's AITER backend: {error}") from error
 
@@ -273,7 +272,7 @@ class LiteAttentionImpl(AttentionImpl):
     @functools.cached_property
     def aiter(self) -> AttentionImpl:
         """The same layer in SGLang's AITER backend."""
-        return aiter_backend().AITerImpl(**self.layer_arguments)
+        return aiter_layer()(**self.layer_arguments)
 
     def forward_ring_kv_chunk(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

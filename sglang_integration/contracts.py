@@ -261,6 +261,12 @@ CONTRACTS = (
         has_fields("current_timestep", "forward_batch"),
     ),
     Contract(
+        f"{_RUNTIME}.pipelines_core.schedule_batch:Req",
+        "tells the branch of guidance and keeps our lists",
+        Stage.LAYERS,
+        has_fields("extra", "is_cfg_negative", "is_warmup"),
+    ),
+    Contract(
         f"{_RUNTIME}.managers.forward_context:get_forward_context_or_none",
         "gives the forward context",
         Stage.LAYERS,

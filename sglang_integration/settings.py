@@ -102,8 +102,8 @@ class Settings:
     """What ``--attention-backend-config`` may set.
 
     Attributes:
-        rounding: how P and O are rounded to bfloat16: ``rtne``, ``rtna`` or ``rtz``. The default is the mode
-            that SGLang passes to AITER.
+        rounding: how P and O are rounded to bfloat16: ``rtne``, ``rtna`` or ``rtz``. SGLang passes ``rtz`` to
+            AITER; the default, to nearest even, errs less and is modelled to take as long (docs/kernel.md).
         enable: whether self-attention skips KV tiles. None: where a threshold or a calibration is given.
         threshold: a tile is dropped from the next step on when all its scores lie this far below their rows'
             running maxima, in log2 units of a weight.
@@ -121,7 +121,7 @@ class Settings:
         fallback: what serves the process's layers from then on when a launch fails, ``none`` or ``aiter``.
     """
 
-    rounding: str = "rtz"
+    rounding: str = "rtne"
     enable: bool | None = None
     threshold: float | None = None
     exact_first_steps: int = 1

@@ -248,6 +248,8 @@ def test_grad_is_refused_by_the_operators_too(no_launch):
         operators.attention(q, k, v)
     with pytest.raises(ValueError, match="q requires grad"):
         operators.attention_out(q, k, v, tensor(SHAPE_Q))
+    with pytest.raises(ValueError, match="q requires grad"):
+        operators.attention_into(q, k, v, tensor(SHAPE_Q))
 
 
 def test_grad_is_ignored_where_grad_mode_is_off():

@@ -36,9 +36,11 @@ def test_opcheck(options):
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "bshd", "bhsd"])
 def test_opcheck_of_the_out_form(options):
     q, k, v = inputs(options, heads=6)
-    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v, torch.empty_like(q)), options)
     strided = torch.zeros(*q.shape[:3], 200, dtype=q.dtype)[..., :128]
-    torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v, strided), options)
+    without_lse = {name: value for name, value in options.items() if name != "return_lse"}
+    for out in (torch.empty_like(q), strided):
+        torch.library.opcheck(OPERATORS.attention_out.default, (q, k, v, out), options)
+        torch.library.opcheck(OPERATORS.attention_into.default, (q, k, v, out), without_lse)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -104,8 +106,9 @@ def test_fakes_refuse_what_the_operator_refuses():
     q, k, v = (t.to("meta") for t in inputs({}))
     with pytest.raises(TypeError, match=r"q must have dtype torch\.bfloat16"):
         OPERATORS.attention(q.float(), k, v)
-    with pytest.raises(ValueError, match="out must have shape"):
-        OPERATORS.attention_out(q, k, v, q[:1])
+    for operator in (OPERATORS.attention_out, OPERATORS.attention_into):
+        with pytest.raises(ValueError, match="out must have shape"):
+            operator(q, k, v, q[:1])
 
 
 def test_lse_is_empty_unless_asked_for():

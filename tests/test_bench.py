@@ -166,10 +166,138 @@ def test_a_contender_that_breaks_leaves_the_others(gpu, monkeypatch):
     assert "| aiter:rtz | failed |" in text and "**failed**: RuntimeError: no such kernel" in text
 
 
-def test_ours_must_not_break(gpu, monkeypatch):
+def test_ours_is_no_exception(gpu, monkeypatch):
+    """Its failure is in the report beside everybody else's times."""
     monkeypatch.setattr(contenders, "attention", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        measured()
+    results = by_name(measured(roundings=["rtz"]))
+    assert results["ours:rtz"]["error"] == "ZeroDivisionError: division by zero"
+    assert results["aiter:rtz"]["milliseconds"]["median"] == 3
+
+
+def test_a_contender_that_breaks_after_its_times(gpu, monkeypatch):
+    flash_attn_func, calls = sys.modules["aiter"].flash_attn_func, []
+
+    def breaks(*arguments, **options):
+        calls.append(None)
+        if len(calls) > 20:  # 2 of warm-up, 3 to size a span, 5 rounds of 3
+            raise RuntimeError("out of memory")
+        return flash_attn_func(*arguments, **options)
+
+    monkeypatch.setattr(sys.modules["aiter"], "flash_attn_func", breaks)
+    comparison = measured(roundings=["rtz"])
+    result = by_name(comparison)["aiter:rtz"]
+    assert result["milliseconds"]["count"] == 5 and result["error"] == "RuntimeError: out of memory"
+    assert result["accuracy"] is None and by_name(comparison)["ours:rtz"]["accuracy"]["rmse"] < 0.01
+    text = report.markdown(report.document([comparison], CPU, ["bench"]))
+    assert (
+        "| aiter:rtz | 3.000 (3.000 – 3.000) |" in text and "**failed**: RuntimeError: out of memory" in text
+    )
+
+
+def test_kernels_are_those_of_the_device(monkeypatch):
+    """Neither what the host calls to launch them nor copies; a profiler that fails names none."""
+    from torch.autograd import DeviceType
+    from torch.autograd.profiler import profile
+
+    names = {
+        "fmha_fwd_hd128_bf16_rtz": DeviceType.CUDA, "Memset (Device)": DeviceType.CUDA,
+        "Memcpy DtoD (Device -> Device)": DeviceType.CUDA, "hipModuleLaunchKernel": DeviceType.CPU,
+        "Activity Buffer Request": DeviceType.CPU, "a_second_kernel": DeviceType.CUDA,
+    }  # fmt: skip
+
+    class Profile:
+        def __init__(self, activities):
+            assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def key_averages(self):
+            return [SimpleNamespace(key=name, device_type=kind) for name, kind in names.items()]
+
+    synchronized = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: synchronized.append(None))
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    one = contenders.Contender("ours:rtz", lambda: None)
+    assert measuring.kernels_of(one) == ["a_second_kernel", "fmha_fwd_hd128_bf16_rtz"] and synchronized
+    # What the stand-in has are attributes of the real one's answers.
+    with profile() as seen:
+        torch.zeros(3) + 1
+    assert all(isinstance(event.device_type, DeviceType) for event in seen.key_averages())
+    names["no attribute of it"] = None
+    monkeypatch.setattr(Profile, "key_averages", lambda self: 1 / 0)
+    assert measuring.kernels_of(one) == []
+
+
+def test_every_call_of_torch_cuda_exists():
+    """The pretended GPU takes calls that the real module has, with these arguments."""
+    import inspect
+
+    assert {"enable_timing"} <= set(inspect.signature(torch.cuda.Event.__new__).parameters)
+    for name, arguments in (("record", 0), ("elapsed_time", 1)):
+        method = getattr(torch.cuda.Event, name)
+        inspect.signature(method).bind(*[None] * (1 + arguments))
+    inspect.signature(torch.cuda.synchronize).bind()
+    inspect.signature(torch.cuda.device).bind(CPU)
+    inspect.signature(torch.cuda.get_device_properties).bind(CPU)
+
+
+def test_what_the_times_belong_to(monkeypatch, tmp_path):
+    """On ROCm's torch: device, architecture, compute units, HIP and the driver."""
+    properties = SimpleNamespace(
+        name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", "7.0.51831")
+    (tmp_path / "version").write_text("6.14.14\n")
+    monkeypatch.setattr(report, "_DRIVER", tmp_path / "version")
+    found = report.environment(torch.device("cuda", 0))
+    assert found["device"] == "AMD Instinct MI300X" and found["compute units"] == "304"
+    assert found["architecture"] == "gfx942:sramecc+:xnack-"
+    assert (found["HIP"], found["amdgpu driver"]) == ("7.0.51831", "6.14.14")
+
+
+def test_the_command_on_a_device(gpu, monkeypatch, tmp_path, capsys):
+    """From the command line through the device's context to files, written after each shape."""
+    entered, written = [], []
+
+    class Device:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            entered.append(self.device)
+
+        def __exit__(self, *_):
+            written.append((tmp_path / "out" / "bench.json").exists())
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    measure = report.measure
+    monkeypatch.setattr(report, "measure", lambda shape, _, **options: measure(shape, CPU, **options))
+    document = report.document
+    monkeypatch.setattr(report, "document", lambda found, _, command: document(found, CPU, command))
+    shape = ["--shape", f"1,2,{SHAPE.seqlen_q},{SHAPE.seqlen_kv}"]
+    command = ["bench", *shape, *shape, "--index", "1", "--rounds", "3", "--output", str(tmp_path / "out")]
+    assert cli.main(command) == 0
+    assert entered == [torch.device("cuda", 1)] * 2 and written == [False, True]
+    report_read = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert report_read["source"] == "measured" and len(report_read["comparisons"]) == 2
+    assert [row["milliseconds"]["count"] for row in report_read["comparisons"][1]["results"]] == [3] * 6
+    assert "ms, median (quartiles)" in capsys.readouterr().out
+    monkeypatch.setattr(sys.modules["aiter"], "flash_attn_func", lambda *_, **__: 1 / 0)
+    assert cli.main(command) == 1  # somebody failed, and is in the report
+    assert "**failed**: ZeroDivisionError" in (tmp_path / "out" / "bench.md").read_text()
+    assert cli.main(["bench", "--index", "2"]) == 1
+    assert "--index must be below 2, got 2" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(report, "measure", None)
+    assert cli.main(["bench", *shape, "--output", str(tmp_path / "file")]) == 1  # before anything runs
+    assert "exists" in capsys.readouterr().err
 
 
 def test_an_absent_aiter_is_said(gpu, monkeypatch):

@@ -145,6 +145,7 @@ def test_a_result_that_depends_on_the_order_is_a_failure(code_object):
         "attention_skip_forward_rtne",
         "attention_skip_order",
         pytest.param("attention_skip_pingpong_rtne", marks=pytest.mark.full),
+        pytest.param("attention_pingpong_split_rtz", marks=pytest.mark.full),
         "attention_merge_rtna",
         pytest.param("attention_varlen_rtne", marks=pytest.mark.full),
     ],

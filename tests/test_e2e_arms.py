@@ -18,13 +18,18 @@ from test_e2e_report import arm, full_report, pair, run
 cpu_host.prepare()
 
 TEN = "liteattention_rocm@-10"
-KERNEL_ARMS = (arms.OURS, arms.OURS_RTNE, TEN, arms.PEER, arms.PEER_RTNE)
+KERNEL_ARMS = (arms.OURS, arms.OURS_RTZ, TEN, arms.PEER, arms.PEER_RTNE)
+
+
+def rounding_of(name):
+    """AITER's arm is rtz, ours rtne, unless the name says otherwise."""
+    return "rtz" if name == arms.PEER or name.endswith("_rtz") else "rtne"
 
 
 @pytest.mark.parametrize("name", KERNEL_ARMS)
 def test_an_arm_is_what_its_name_says(name):
     found = arms.find(name)
-    assert found.rounding == ("rtne" if name.endswith("_rtne") else "rtz")
+    assert found.rounding == rounding_of(name)
     assert found.rounding in found.about
     assert found.backend == ("aiter" if name.startswith("aiter") else "liteattention_rocm")
     assert found.clock == f"{'aiter' if found.backend == 'aiter' else 'ours'}:{found.rounding}"
@@ -57,9 +62,9 @@ def described(name, kernels):
 
 
 OWN = {
-    arms.OURS: {"attention_pingpong_rtz": 4},
-    arms.OURS_RTNE: {"attention_forward_split_rtne": 4, "attention_merge_rtne": 4},
-    TEN: {"attention_skip_pingpong_rtz": 4, "attention_skip_order": 4},
+    arms.OURS: {"attention_pingpong_rtne": 4},
+    arms.OURS_RTZ: {"attention_forward_split_rtz": 4, "attention_merge_rtz": 4},
+    TEN: {"attention_skip_pingpong_rtne": 4, "attention_skip_order": 4},
     arms.PEER: {"_ZN5aiter23fmha_fwd_hd128_bf16_rtzE": 4},
     arms.PEER_RTNE: {"_ZN5aiter24fmha_fwd_hd128_bf16_rtneE": 4},
     arms.SDPA: {},
@@ -95,7 +100,7 @@ def test_backends_are_configured_as_the_arm_says(device):
         found = generate.backend_config(request(name, device), arms.find(name))
         expected = {}
         if name != arms.SDPA and (device == "cpu" or not name.startswith("aiter")):
-            expected = {"rounding": "rtne" if name.endswith("rtne") else "rtz"}
+            expected = {"rounding": rounding_of(name)}
         if name == TEN:
             expected |= {"threshold": "-10.0", "dump": f"x/{skipping.FOLDER}"}
         assert found == expected, name

@@ -132,7 +132,18 @@ def test_everything_is_drawn_and_the_console_is_silent(page, tmp_path):
     assert images == decoded == 1 + 2 * 4  # the reference, and four arms with their maps
     assert charts == drawn == 5
     assert beyond <= 0
-    for element in ("answer", "checks", "gains", "gate", "arms", "modelled", "skipping", "pairs", "stages"):
+    for element in (
+        "answer",
+        "checks",
+        "gains",
+        "gate",
+        "arms",
+        "modelled",
+        "skipping",
+        "pairs",
+        "stages",
+        "choices",
+    ):
         assert f'id="{element}"' in dom
     for chart in ("modelled", "steps", "sparsity", "latents", "sweep"):
         assert f'id="chart-{chart}"' in dom

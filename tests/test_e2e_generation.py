@@ -71,7 +71,13 @@ def test_our_kernel_served_every_self_and_cross_layer(comparison):
         assert entry["backend"] == "liteattention_rocm" and entry["calls"] == CALLS_PER_ROLE
         assert entry["query_shape"] == shape and entry["kv_length"] == length
         assert entry["value_strided"] is strided
-    assert all(re.fullmatch("attention_[a-z_]+_rtz", name) for name in arm["kernels"])
+    assert all(re.fullmatch("attention_[a-z_]+_rtne", name) for name in arm["kernels"])
+    name = "liteattention_rocm"
+    assert arm["choice"] == [
+        *("--attention-backend", name),
+        *("--component-attention-backends", f"transformer.self={name},transformer.cross={name}"),
+        *("--attention-backend-config", '{"rounding": "rtne"}'),
+    ]
     assert attention_launches(arm) == 2 * CALLS_PER_ROLE
     instructions, matrix = (
         sum(counts[kind] for counts in arm["kernels"].values()) for kind in ("instructions", "matrix")
@@ -179,7 +185,7 @@ def test_sdpa_inside_our_backend_gives_torch_sdpas_frames_bit_for_bit(comparison
 import torch, liteattention_rocm
 from liteattention_rocm import simulator
 counts = {"launches": 0, "instructions": 1, "matrix": 1}
-simulator.statistics = lambda: {"kernels": {"attention_forward_rtz": counts}}
+simulator.statistics = lambda: {"kernels": {"attention_forward_rtne": counts}}
 def sdpa(q, k, v, *, scale, layout, rounding):
     counts["launches"] += 1
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))

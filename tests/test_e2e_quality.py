@@ -61,6 +61,7 @@ def test_thresholds_of_the_gate_are_those_given():
 
 def test_summary_judges_by_the_thresholds_written_down_and_makes_every_check(tmp_path, monkeypatch):
     compared = [pair(arms.OURS, arms.PEER, 30.0, 0.95), pair(arms.PEER, arms.PEER_RTNE, 29.5)]
+    compared += [pair(arms.OURS, arms.PEER_RTNE, 30.0)]
     monkeypatch.setattr(quality, "compare", lambda *_: compared)
     monkeypatch.setattr(compare.modelled, "summarise", lambda *_: None)
     names = (arms.OURS, arms.PEER, arms.PEER_RTNE)
@@ -221,12 +222,12 @@ def device_report():
 
 def test_answer_on_a_device_is_the_fastest_arm_that_passes():
     report = device_report()
-    ends = "1.200x aiter end to end (10.00 s against 12.00 s, measured)."
-    assert answer.line(report) == f"Fastest arm that passes the gate: {TEN}, {ends}"
+    ends = "1.200x aiter (rtz) end to end (10.00 s against 12.00 s, measured)."
+    assert answer.line(report) == f"Fastest arm that passes the gate: {TEN} (rtne), {ends}"
     report["gate"]["arms"][TEN]["passed"] = False
-    assert "liteattention_rocm, 1.008x aiter" in answer.line(report)
+    assert "liteattention_rocm (rtne), 1.008x aiter (rtz)" in answer.line(report)
     report["gate"]["arms"][arms.OURS]["passed"] = False
-    assert "aiter itself (12.00 s, measured)" in answer.line(report)
+    assert "aiter (rtz) itself (12.00 s, measured)" in answer.line(report)
 
 
 def test_gains_on_a_device_are_measured_beside_what_the_share_allows():
@@ -257,7 +258,9 @@ def modelled_report():
 def test_answer_without_a_gpu_is_modelled_and_says_so():
     report = modelled_report()
     line = answer.line(report)
-    assert f"{TEN}, modelled: " in line and "1.50–2.00x aiter's" in line and "measured" not in line
+    assert (
+        f"{TEN} (rtne), modelled: " in line and "1.50–2.00x aiter (rtz)'s" in line and "measured" not in line
+    )
     assert "1.11–1.18x end to end at a share of 30%" in line and "settle" not in line
     text = "\n".join(answer.gains(report))
     assert "1.43x at 30%, 2.00x at 50%, 3.33x at 70% of a step" in text
@@ -265,7 +268,7 @@ def test_answer_without_a_gpu_is_modelled_and_says_so():
     report["modelled"]["arms"][TEN]["speedup"]["prediction"] = False
     assert "too wide for a prediction" in answer.line(report)
     report["gate"]["arms"][TEN]["passed"] = False
-    assert "liteattention_rocm, modelled: " in answer.line(report)
+    assert "liteattention_rocm (rtne), modelled: " in answer.line(report)
     assert "the model alone does not settle which is faster" in answer.line(report)
     report["gate"] = None
     assert answer.line(report).startswith("No answer: ")

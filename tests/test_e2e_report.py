@@ -29,10 +29,18 @@ def run(number, request, times, memory=2_000_000_000, reads=False):
 
 
 def arm(**changes):
-    kernels = {"attention_forward_rtz": {"launches": 8, "instructions": 1200, "matrix": 300}}
+    kernels = {"attention_forward_rtne": {"launches": 8, "instructions": 1200, "matrix": 300}}
     entry = {
         "status": "ok",
-        "about": "this project's code object, rtz",
+        "about": "this project's code object, rtne",
+        "backend": "liteattention_rocm",
+        "rounding": "rtne",
+        "choice": [
+            "--attention-backend",
+            "liteattention_rocm",
+            "--attention-backend-config",
+            '{"rounding": "rtne"}',
+        ],
         "simulated": True,
         "attention": [
             {
@@ -80,7 +88,11 @@ def full_report(ours=40.0, floor=40.5, **results):
         arms.OURS: arm(),
         arms.PEER: {"status": "failed", "error": "no | file", "log": "aiter/log.txt"},
     }
-    compared = [pair(arms.OURS, arms.PEER, ours), pair(arms.PEER, arms.PEER_RTNE, floor)]
+    compared = [
+        pair(arms.OURS, arms.PEER, 39.0),
+        pair(arms.OURS, arms.PEER_RTNE, ours),
+        pair(arms.PEER, arms.PEER_RTNE, floor),
+    ]
     written = {
         "simulated": True,
         "created": "2030-01-01T00:00:00+00:00",
@@ -97,7 +109,7 @@ def full_report(ours=40.0, floor=40.5, **results):
         "metrics_missing": {"lpips": "lpips is not installed"},
         "gate": quality.gate(compared, results, quality.GATE),
         "modelled": None,
-        "checks": [quality.noise_floor_check(compared)],
+        "checks": quality.noise_floor_checks(compared),
         "skipping": None,
     }
     written["gains"] = answer.gains(written)
@@ -110,25 +122,50 @@ def full_report(ours=40.0, floor=40.5, **results):
     [(40.0, 40.9, True), (40.0, 41.1, False), (None, 40.0, True), (40.0, None, False), (None, None, True)],
 )
 def test_noise_floor_check(ours, floor, passed):
-    check = quality.noise_floor_check(
-        [pair(arms.PEER, arms.OURS, ours), pair(arms.PEER_RTNE, arms.PEER, floor)]
+    (check,) = quality.noise_floor_checks(
+        [
+            pair(arms.PEER_RTNE, arms.OURS, ours),
+            pair(arms.OURS, arms.PEER, 1.0),  # another mode
+            pair(arms.PEER_RTNE, arms.PEER, floor),
+        ]
     )
     assert check["passed"] is passed
     assert report.verdict(check).startswith("pass: " if passed else "FAIL: ")
 
 
-def test_noise_floor_check_needs_all_three_arms():
-    assert quality.noise_floor_check([pair(arms.OURS, arms.PEER, 40.0)]) is None
-    assert quality.noise_floor_check([pair(arms.PEER, arms.PEER_RTNE, 40.0)]) is None
+def test_noise_floor_check_needs_an_arm_of_ours_and_both_of_aiters():
+    assert quality.noise_floor_checks([pair(arms.OURS, arms.PEER_RTNE, 40.0)]) == []
+    floor = pair(arms.PEER, arms.PEER_RTNE, 40.0)
+    assert quality.noise_floor_checks([floor, pair(arms.OURS, arms.PEER, 40.0)]) == []
+    both = [floor, pair(arms.OURS, arms.PEER_RTNE, 38.0), pair(arms.PEER, arms.OURS_RTZ, 39.5)]
+    rtne, rtz = quality.noise_floor_checks(both)
+    assert rtne["name"].startswith("PSNR(liteattention_rocm, aiter_rtne) >= ") and not rtne["passed"]
+    assert rtz["name"].startswith("PSNR(liteattention_rocm_rtz, aiter) >= ") and rtz["passed"]
+
+
+def test_rounding_modes_of_the_arms():
+    assert arms.find(arms.OURS).rounding == arms.find(arms.PEER_RTNE).rounding == "rtne"
+    assert arms.find(arms.PEER).rounding == arms.find(arms.OURS_RTZ).rounding == "rtz"
+    assert arms.same_mode() == [(arms.OURS, arms.PEER_RTNE), (arms.OURS_RTZ, arms.PEER)]
+    skipping = arms.find("liteattention_rocm_rtz@-6")
+    assert (skipping.rounding, skipping.clock, skipping.threshold) == ("rtz", "ours:rtz", -6)
+    assert arms.dense("liteattention_rocm_rtz@-6") == arms.OURS_RTZ and arms.dense(arms.SDPA) == arms.SDPA
+    assert (arms.moded("liteattention_rocm@-6"), arms.moded(arms.SAGE)) == (
+        "liteattention_rocm@-6 (rtne)",
+        "aiter_sage",
+    )
 
 
 def test_pairs_have_ours_and_the_peer_against_every_other_arm_once():
     found = list(quality.pairs(list(arms.DEFAULT)))
-    assert len(found) == len({frozenset(pair) for pair in found}) == 5
-    assert (arms.OURS, arms.PEER) in found and (arms.PEER, arms.PEER_RTNE) in found
+    assert len(found) == len({frozenset(pair) for pair in found}) == 7
+    assert {(arms.OURS, arms.PEER), (arms.PEER, arms.PEER_RTNE), *arms.same_mode()[:1]} <= set(found)
+    assert (arms.PEER, arms.OURS_RTZ) in found
     assert frozenset((arms.PEER_RTNE, arms.SDPA)) not in {frozenset(pair) for pair in found}
     assert list(quality.pairs(["a", "b", "c"])) == [("a", "b"), ("a", "c"), ("b", "c")]
     assert list(quality.pairs([arms.OURS])) == []
+    ten = "liteattention_rocm_rtz@-10"
+    assert list(quality.pairs([arms.OURS, ten, arms.OURS_RTZ]))[-1] == (arms.OURS_RTZ, ten)
 
 
 def test_report_files(tmp_path):
@@ -138,12 +175,20 @@ def test_report_files(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "simulated on this CPU: not a speed" in text
     assert "4 self [1, 176, 2, 128] x 176 (V strided), 4 cross [1, 176, 2, 128] x 512" in text
-    row = "| liteattention_rocm | 4 + 4 | 8 x attention_forward_rtz | 1,200 | 300 "
+    row = "| liteattention_rocm | rtne | 4 + 4 | 8 x attention_forward_rtne | 1,200 | 300 "
     assert row + "| 1.00 (0.50–9.00) | 4.00 (3.50–4.50) | 2.0 |" in text
     assert "wave-instructions (simulated)" in text
-    assert "| aiter / aiter_rtne (noise floor) | 40.50 dB |" in text
+    given = """--attention-backend liteattention_rocm --attention-backend-config '{"rounding": "rtne"}'"""
+    assert f"- SGLang: `{given}`" in text
+    assert "| aiter (rtz) / aiter_rtne (rtne) (noise floor) | 40.50 dB |" in text
     assert "infinite (identical)" in text
     assert "failed: no | file (log: aiter/log.txt)" in text
+
+
+def test_aiters_mode_is_told_where_sglang_has_no_word_for_it():
+    peer = arm(backend="aiter", rounding="rtz", choice=["--attention-backend", "aiter"])
+    assert report.choice_text(peer) == "--attention-backend aiter (AITER_BF16_CVT_MODE 2)"
+    assert report.choice_text({"backend": "torch_sdpa"}) == "not used"
 
 
 def test_terminal_output_names_failures_and_checks():
@@ -153,7 +198,7 @@ def test_terminal_output_names_failures_and_checks():
     report.show(full_report(ours=30.0), console)
     text = console.export_text()
     assert "aiter failed: no | file (log: aiter/log.txt)" in text
-    assert "FAIL: PSNR(liteattention_rocm, aiter) >= PSNR(aiter, aiter_rtne) - 1 dB" in text
+    assert "FAIL: PSNR(liteattention_rocm, aiter_rtne) >= PSNR(aiter, aiter_rtne) - 1 dB" in text
     assert "30.00 dB against a noise floor of 40.50 dB" in text
 
 
@@ -178,7 +223,7 @@ def test_kernel_names_are_readable(symbol, name):
         (["--arms", ","], "--arms is empty"),
         (["--arms", "aiter@-6"], "unknown arm 'aiter@-6'"),
         (["--arms", "liteattention_rocm@6"], "unknown arm 'liteattention_rocm@6'"),
-        (["--arms", "liteattention_rocm@"], "liteattention_rocm@T with a threshold T < 0"),
+        (["--arms", "liteattention_rocm@"], "liteattention_rocm_rtz@T with a threshold T < 0"),
         (["--sweep=-6,deep"], "unknown arm 'liteattention_rocm@deep'"),
         (["--height", "100"], "--height 100 (allowed: positive multiples of 16)"),
         (["--width", "0"], "--width 0 (allowed: positive multiples of 16)"),

@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +97,24 @@ def test_arms_take_turns_and_every_second_round_goes_backwards(tmp_path, started
     assert [folder for _, folder in log] == [f"round-{1 + index // 3}" for index in range(9)]
 
 
+def test_progress_bars_follow_the_arms(tmp_path, monkeypatch):
+    """Of all arms, and of each by its attention calls, drawn on a terminal as messages come."""
+
+    def work(child):
+        for message in ({"stage": "loading sglang"}, {"stage": "generating", "expected": 8}, {"calls": 6}):
+            child.on_message(message)
+        time.sleep(0.5)  # bars are drawn ten times a second
+        for request in child.job.each():
+            write_result(request)
+
+    monkeypatch.setattr(runner.Child, "run", work)
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    runner.run(make(tmp_path, names=("aiter", "torch_sdpa"), rounds=1), "cpu", 1, console)
+    text = console.file.getvalue()
+    assert re.search(r"aiter: generating .*6/8", text) and re.search(r"torch_sdpa: generating .*6/8", text)
+    assert re.search(r"all arms .*0/2", text) and re.search(r"all arms .*1/2", text)
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, started):
     log, _ = started
     todo = make(tmp_path, rounds=1)
@@ -115,7 +135,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, started):
 
 def test_results_are_of_each_arms_own_folders(tmp_path, started):
     """Arms whose names begin alike, too."""
-    names = (arms.PEER, arms.PEER_RTNE, arms.OURS, "liteattention_rocm@-10", arms.OURS_RTNE)
+    names = (arms.PEER, arms.PEER_RTNE, arms.OURS, "liteattention_rocm@-10", arms.OURS_RTZ)
     todo = make(tmp_path, names, 2)
     run(todo)
     for name, arm in runner.results(todo, tmp_path).items():

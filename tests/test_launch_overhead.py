@@ -24,7 +24,8 @@ def test_a_launch_takes_15_microseconds():
     for _ in range(4):
         found = launch_overhead.split()
         tries.append(found)
-        if found["attention"] <= BAR_US * max(1.0, found["torch.library"] / LIBRARY_US):
+        bar = BAR_US * max(1.0, found["torch.library"] / LIBRARY_US)
+        if found["attention"] <= bar and found["attention(out=)"] <= bar:
             break
     else:
         pytest.fail(f"above {BAR_US} microseconds: {tries}")
@@ -116,10 +117,14 @@ def test_strides_of_one_shape_are_told_apart():
     out = torch.zeros(q.numel() + 1, dtype=q.dtype)[1:].view(q.shape)
     for _ in range(2):
         assert torch.equal(liteattention_rocm.attention(q, k, v, out=out), expected)
-    for place in (q, k, v, fused[:, :, :, 0]):
-        inside = fused.unbind(3) if place is not q and place is not k and place is not v else (q, k, v)
-        with pytest.raises(ValueError, match="must not overlap an input"):
-            liteattention_rocm.attention(*inside, out=place)
+    for name, place in (("q", q), ("k", k), ("v", v), ("q", fused[:, :, :, 0])):
+        inside = fused.unbind(3) if place.data_ptr() == fused.data_ptr() else (q, k, v)
+        for return_lse in (False, True):
+            with pytest.raises(ValueError, match=f"must not overlap an input, but shares memory with {name}"):
+                liteattention_rocm.attention(*inside, out=place, return_lse=return_lse)
+    places = torch.stack([*fused.unbind(3), torch.zeros_like(q)], dim=3).unbind(3)  # between rows of inputs
+    liteattention_rocm.attention(*places[:3], out=places[3])
+    assert torch.equal(places[3], expected)
 
 
 def test_a_place_is_checked_after_others_of_its_shape():
@@ -132,8 +137,9 @@ def test_a_place_is_checked_after_others_of_its_shape():
         (torch.empty_like(q).requires_grad_(), ValueError),
         (torch.empty_like(q, device="meta"), ValueError),
     ):
-        with pytest.raises(error, match=r"^out "):
-            liteattention_rocm.attention(q, k, v, out=out)
+        for return_lse in (False, True):
+            with pytest.raises(error, match=r"^out "):
+                liteattention_rocm.attention(q, k, v, out=out, return_lse=return_lse)
 
 
 def test_kept_answers_are_bounded(monkeypatch):

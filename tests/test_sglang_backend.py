@@ -52,7 +52,7 @@ def test_self_attention_with_strided_v_honours_the_scale(backend, scale):
     assert torch.equal(out, layer(backend, scale=scale).forward(q, k, v.contiguous(), None))
     expected = reference(q, k, v, scale)
     error = (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
-    assert error < 1e-2  # a bfloat16 result truncated toward zero is off by 2^-8 / √3 and less
+    assert error < 4e-3  # P and the result are rounded to bfloat16: each is off by 2^-9 / √3 and less
 
 
 def test_cross_attention_of_another_length(backend):
@@ -63,7 +63,7 @@ def test_cross_attention_of_another_length(backend):
     assert (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < 1e-2
 
 
-def test_rounding_is_the_peers_and_can_be_configured(backend, monkeypatch):
+def test_rounding_is_to_nearest_even_and_can_be_configured(backend, monkeypatch):
     from sglang_integration.settings import ROUNDINGS, Settings
 
     passed = []
@@ -75,7 +75,7 @@ def test_rounding_is_the_peers_and_can_be_configured(backend, monkeypatch):
     for settings in (Settings(rounding=name) for name in ROUNDINGS):
         monkeypatch.setattr(backend, "configured_settings", lambda settings=settings: settings)
         layer(backend).forward(q, q, q, None)
-    assert [named["rounding"] for named in passed] == ["rtz", *ROUNDINGS]
+    assert [named["rounding"] for named in passed] == ["rtne", *ROUNDINGS]
     assert all(named["layout"] == "bshd" and named["scale"] == HEAD_DIM**-0.5 for named in passed)
 
 
@@ -124,7 +124,7 @@ def by_chunks(layer, q, k, v, packed):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kv_heads", [1, HEADS])
 def test_chunks_of_a_ring_merge_to_the_whole(backend, packed, kv_heads):
-    """Sq == H·64 and == Tkv: a transposed log-sum-exp would merge into something else."""
+    """Sq == H: a transposed log-sum-exp would merge into something else. One chunk is a single key."""
     q = torch.randn(1, HEADS, HEADS, HEAD_DIM, dtype=torch.bfloat16)
     k, v = torch.randn(2, 1, 160, kv_heads, HEAD_DIM, dtype=torch.bfloat16)
     assert backend.LiteAttentionBackend.supports_ring_rotation()
@@ -187,7 +187,7 @@ def test_packed_sequences_are_one_launch(backend, kv_heads, dtype):
     lengths = {"cu_seqlens": torch.tensor(LENGTHS, dtype=dtype), "max_seqlen": 97}
     simulator.reset_statistics()
     out = ours.forward_varlen(*call, **lengths)
-    assert simulator.statistics()["kernels"]["attention_varlen_rtz"]["launches"] == 1
+    assert simulator.statistics()["kernels"]["attention_varlen_rtne"]["launches"] == 1
     wide = [t.repeat_interleave(HEADS // kv_heads, dim=1) for t in call[1:]]
     expected = one_by_one(ours, call[0], *wide)
     assert (out.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < 1e-2
@@ -234,18 +234,17 @@ def test_a_layer_that_needs_packed_sequences_gets_our_backend(backend):
 
 
 class Aiter:
-    """SGLang's AITER backend, which needs AITER itself, as far as layers use it."""
+    """A layer of SGLang's AITER backend; tests/test_sglang_aiter.py has SGLang's own."""
 
-    class AITerImpl:
-        def __init__(self, num_heads, head_size, softmax_scale, **others):
-            self.made = num_heads, head_size, softmax_scale, others["prefix"]
+    def __init__(self, num_heads, head_size, softmax_scale, **others):
+        self.made = num_heads, head_size, softmax_scale, others["prefix"]
 
-        def forward(self, query, key, value, attn_metadata=None):
-            assert self.made == (HEADS, HEAD_DIM, HEAD_DIM**-0.5, "blocks.0.attn1.impl")
-            return torch.full_like(query, 5)
+    def forward(self, query, key, value, attn_metadata=None):
+        assert self.made == (HEADS, HEAD_DIM, HEAD_DIM**-0.5, "blocks.0.attn1.impl")
+        return torch.full_like(query, 5)
 
-        def forward_varlen(self, query, key, value, *, cu_seqlens, max_seqlen, cu_seqlens_host=None):
-            return torch.full_like(query, 6)
+    def forward_varlen(self, query, key, value, *, cu_seqlens, max_seqlen, cu_seqlens_host=None):
+        return torch.full_like(query, 6)
 
 
 @pytest.fixture
@@ -267,7 +266,7 @@ def failing(backend, monkeypatch):
 
     monkeypatch.setattr(backend, "configured_settings", settings)
     monkeypatch.setattr(backend, "_failures", [])
-    monkeypatch.setattr(backend, "aiter_backend", lambda: Aiter)
+    monkeypatch.setattr(backend, "aiter_layer", lambda: Aiter)
     monkeypatch.setattr(backend.liteattention_rocm, "attention", launch)
     monkeypatch.setattr(backend.liteattention_rocm, "attention_varlen", launch)
     monkeypatch.setattr(backend.logger, "error", lambda text, *values: lines.append(text % values))

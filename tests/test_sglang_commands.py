@@ -28,8 +28,6 @@ ENTRY_POINTS = {
 
 def generate(folder, model, module, *more):
     """The video that the command writes, decoded, and the log."""
-    import imageio.v2 as imageio
-
     folder.mkdir()
     script, video = folder / "command.py", folder / "video.mp4"  # "sglang.py" would be the package
     script.write_text(SCRIPT.format(module=module))
@@ -54,8 +52,15 @@ def generate(folder, model, module, *more):
     log = finished.stdout + finished.stderr
     if finished.returncode != 0 or not video.is_file():
         return None, log
+    return decoded(video), log
+
+
+def decoded(video) -> np.ndarray:
+    """Frames [F, H, W, 3] of a file."""
+    import imageio.v2 as imageio
+
     with imageio.get_reader(video) as reader:
-        return np.stack(list(reader.iter_data())).astype(int), log
+        return np.stack(list(reader.iter_data())).astype(int)
 
 
 def correlation(a, b) -> float:

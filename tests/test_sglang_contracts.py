@@ -314,21 +314,3 @@ def test_a_pipeline_of_diffusers_is_refused_before_it_is_built(model, monkeypatc
     monkeypatch.setattr(args, "pipeline_config", DiffusersGenericPipelineConfig())
     with pytest.raises(ValueError, match=rf"{NAME} serves .* not one that it leaves to diffusers"):
         build_pipeline(args)
-
-
-def test_the_documented_patch_fits_sglang():
-    """Each line that the patch of docs/sglang.md keeps or removes is in the file that it names."""
-    import sglang
-
-    page = (Path(__file__).parent.parent / "docs" / "sglang.md").read_text()
-    patch = page.split("```diff\n")[1].split("```")[0]
-    root, text, files = Path(sglang.__file__).parent, "", 0
-    for line in patch.splitlines():
-        if line.startswith("+++ "):
-            text = (root / line.removeprefix("+++ b/python/sglang/")).read_text()
-            files += 1
-        elif line.startswith("@@ "):
-            assert line.removeprefix("@@ ") in text
-        elif line[:1] in (" ", "-") and not line.startswith("---"):
-            assert line[1:] in text.splitlines(), line
-    assert files == 4

@@ -112,13 +112,17 @@ def test_other_backends_stay_as_they_are(runtime, model):
     assert runtime.get_attn_backend(128, BF16).get_enum().name == "TORCH_SDPA"
 
 
-def test_role_override_reaches_cross_attention_alone(runtime, model):
+@pytest.mark.parametrize(
+    ("everywhere", "override"),
+    [
+        ("torch_sdpa", "transformer.cross=liteattention_rocm"),
+        ("liteattention_rocm", "transformer.self=torch_sdpa"),
+    ],
+)
+def test_role_override_leaves_us_cross_attention_alone(runtime, model, everywhere, override):
+    """The second form is for the console script, which refuses the first."""
     runtime._cached_get_attn_backend.cache_clear()
-    args = server_args(
-        model,
-        attention_backend="torch_sdpa",
-        component_attention_backends="transformer.cross=liteattention_rocm",
-    )
+    args = server_args(model, attention_backend=everywhere, component_attention_backends=override)
     roles = args.resolve_component_backend_by_role("transformer")
     with runtime.component_attn_backend_context_manager(
         None, component_name="transformer", backend_by_role=roles
@@ -164,7 +168,7 @@ def test_config_file_selects_our_backend(runtime, model, tmp_path, suffix):
         "model_path": str(model),
         "model_id": tiny_wan.MODEL_ID,
         "attention_backend": "liteattention_rocm",
-        "attention_backend_config": {"rounding": "rtne", "threshold": -7, "must_do": [0, 64]},
+        "attention_backend_config": {"rounding": "rtz", "threshold": -7, "must_do": [0, 64]},
         "component_attention_backends": {"transformer.cross": "liteattention_rocm"},
     }
     file = written(content, tmp_path / f"config{suffix}")
@@ -180,7 +184,7 @@ def test_config_file_selects_our_backend(runtime, model, tmp_path, suffix):
     assert args.attention_backend == "liteattention_rocm"
     assert args.component_attention_backend_roles == {"transformer": {"cross": "liteattention_rocm"}}
     settings = configured_settings()
-    assert (settings.rounding, settings.threshold, settings.must_do) == ("rtne", -7.0, (0, 64))
+    assert (settings.rounding, settings.threshold, settings.must_do) == ("rtz", -7.0, (0, 64))
     runtime._cached_get_attn_backend.cache_clear()
     assert runtime.get_attn_backend(128, BF16).get_enum() is member()
     assert parse("--attention-backend", "torch_sdpa").attention_backend == "torch_sdpa"
@@ -243,22 +247,34 @@ def stop(cls, **arguments):
     sys.exit(0)
 diffusion_generator.DiffGenerator.from_pretrained = classmethod(stop)
 sys.argv = ["sglang", "generate", "--model-path", {model!r}, "--model-id", {model_id!r}, "--prompt", "x",
-            "--component-attention-backends", "transformer.cross=liteattention_rocm"]
+            "--component-attention-backends", *{words!r}]
 main()
 """
+MODULE, SCRIPT = "sglang.multimodal_gen.runtime.entrypoints.cli.main", "sglang.cli.main"
+CROSS = ["transformer.cross=liteattention_rocm"]
+ALL_BUT_SELF = ["transformer.self=torch_sdpa", "--attention-backend", "liteattention_rocm"]
 
 
 @pytest.mark.parametrize(
-    ("module", "works"),
-    [("sglang.multimodal_gen.runtime.entrypoints.cli.main", True), ("sglang.cli.main", False)],
+    ("module", "words", "roles"),
+    [
+        (MODULE, CROSS, {"cross": "liteattention_rocm"}),
+        (SCRIPT, CROSS, None),
+        (SCRIPT, ALL_BUT_SELF, {"self": "torch_sdpa"}),
+    ],
+    ids=["module", "console script", "console script, the other role"],
 )
-def test_row_20_component_override_on_the_command_line(model, module, works):
-    """SGLang's console script reads overrides before it loads plugins; its module entry point after."""
-    finished = python("-c", COMMAND_LINE.format(module=module, model=str(model), model_id=tiny_wan.MODEL_ID))
-    if works:
-        assert "BACKENDS {'transformer': {'cross': 'liteattention_rocm'}}" in finished.stdout, finished.stderr
-    else:
+def test_row_20_component_override_on_the_command_line(model, module, words, roles):
+    """SGLang's console script reads overrides before it loads plugins; its module entry point after.
+
+    What docs/sglang.md says to write instead means the same.
+    """
+    script = COMMAND_LINE.format(module=module, model=str(model), model_id=tiny_wan.MODEL_ID, words=words)
+    finished = python("-c", script)
+    if roles is None:
         assert "Invalid attention backend 'liteattention_rocm'" in finished.stderr
+    else:
+        assert f"BACKENDS {{'transformer': {roles}}}" in finished.stdout, finished.stderr
 
 
 def test_device_that_cannot_run_is_refused_at_selection(runtime, chosen, monkeypatch):
@@ -278,9 +294,9 @@ def test_kernel_that_failed_the_self_test_is_refused_at_selection(runtime, chose
 
     where = device.target(torch.device("cpu"))
     failed = {"verdict": "fail", "worst": "bits differ"}
-    verdicts.store(where, {f"attention_{family}_rtz": failed for family in device.DENSE_FAMILIES})
+    verdicts.store(where, {f"attention_{family}_rtne": failed for family in device.DENSE_FAMILIES})
     try:
-        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtz failed"):
+        with pytest.raises(ValueError, match=r"liteattention_rocm: kernel attention_\w+_rtne failed"):
             runtime.get_attn_backend(128, BF16)
         with runtime.component_attn_backend_context_manager(
             None, component_name="text_encoder", allow_global_backend_fallback=True

@@ -72,7 +72,7 @@ def test_ulysses_and_ring_together(tmp_path, tmp_path_factory):
         got = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
         assert got["name"] == "LiteAttentionImpl"
         expected = attention(got["q"], got["k"], got["v"])
-        # Two roundings to bfloat16 toward zero, of a chunk and of the merge.
+        # Roundings to bfloat16 of P, of a chunk and of the merge.
         difference = got["whole"].double() - expected[:, got["mine"]]
         assert difference.square().mean().sqrt() < 1e-2 * expected.square().mean().sqrt()
         real = attention(got["q"], got["k"][:, :290], got["v"][:, :290])[0, got["chunk"], got["head"]]

@@ -14,6 +14,7 @@ import pytest
 
 from e2e import tiny_wan
 from sglang_host import REQUEST, tiny_model
+from test_sglang_commands import BT_601, correlation, decoded, frames_of
 
 # The server's worker is spawned: it imports this file again, and with it what SGLang lacks on a CPU.
 SERVER = """
@@ -88,7 +89,8 @@ def wait_for(what, seconds: float, log):
 
 
 @pytest.mark.full
-def test_a_video_over_http(server):
+def test_a_video_over_http(server, tmp_path, tmp_path_factory):
+    """The video of one process of the harness, but for what H.264 loses."""
     address, log, process = server
 
     def healthy():
@@ -121,5 +123,13 @@ def test_a_video_over_http(server):
         return state if state["status"] == "completed" else None
 
     wait_for(finished, VIDEO_S, log)
-    assert fetch(f"{address}/v1/videos/{job['id']}/content")[4:8] == b"ftyp"
+    video = tmp_path / "video.mp4"
+    video.write_bytes(fetch(f"{address}/v1/videos/{job['id']}/content"))
     assert "Attention backends for transformer: liteattention_rocm" in log.read_text()
+    luma = decoded(video) @ BT_601
+    model = tiny_model(tmp_path_factory)
+    mine, others = (
+        frames_of(tmp_path / f"seed-{seed}", model, seed) @ BT_601 for seed in (REQUEST["seed"], 77)
+    )
+    assert luma.shape == mine.shape
+    assert correlation(luma, mine) > 0.99 > correlation(luma, others)

@@ -8,7 +8,7 @@ import pytest
 from sglang_host import server_args, tiny_model
 
 CONFIG = {
-    "rounding": "rtne",
+    "rounding": "rtna",
     "enable": True,
     "threshold": -7.5,
     "exact_first_steps": 2,
@@ -20,12 +20,12 @@ CONFIG = {
     "fallback": "aiter",
 }
 PAIRS = (
-    "rounding=rtne, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,"
+    "rounding=rtna, enable=true,threshold=-7.5,exact_first_steps=2,skip_within_call=true,"
     "must_do=0 64 128 200,revive_every=4,log=true,dump=sparsity,"
     "fallback=aiter"
 )
 YAML = """
-rounding: rtne
+rounding: rtna
 enable: yes
 threshold: -7.5
 exact_first_steps: 2
@@ -57,6 +57,13 @@ def settings(tmp_path_factory):
     server_args(model, attention_backend="liteattention_rocm")
 
 
+def test_default_rounding_is_the_one_that_the_harness_calls_ours(settings):
+    from e2e import arms
+
+    assert settings.configured(None).rounding == arms.find(arms.OURS).rounding == "rtne"
+    assert settings.configured("rounding=rtz").rounding == arms.find(arms.OURS_RTZ).rounding == "rtz"
+
+
 @pytest.mark.parametrize("form", ["json", "pairs", "dictionary", "JSON file", "YAML file"])
 def test_every_form_carries_every_type(settings, tmp_path, form):
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
@@ -70,7 +77,7 @@ def test_every_form_carries_every_type(settings, tmp_path, form):
     }[form]
     found = settings.configured(given)
     assert found == settings.Settings(
-        rounding="rtne",
+        rounding="rtna",
         enable=True,
         threshold=-7.5,
         exact_first_steps=2,

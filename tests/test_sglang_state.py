@@ -402,7 +402,7 @@ def test_calibration_run_is_dense_and_saves_thresholds(fake, configure, modules,
         made = Lists.made
 
         def __init__(self, target, **options):
-            assert target == 0.02 and options == {"layout": "bshd", "rounding": "rtz"}
+            assert target == 0.02 and options == {"layout": "bshd", "rounding": "rtne"}
             super().__init__(True, None)
 
         def __call__(self, query, key, value, scale):

@@ -178,12 +178,3 @@ def test_wans_shape_against_aiter(aiter, mode, bar):
     members = [answer["sets"][name] for name in parameters.ensemble()]
     assert sum(members) / len(members) >= bar
     assert answer["faster"] == ours["name"] and ours["name"].startswith("pingpong_split")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("mode", "bar"), [("rtz", 200), ("rtna", 245), ("rtne", 290)])
-def test_vector_instructions_at_wans_length(mode, bar):
-    """A wave's, per 64 KV rows and 48 query rows, exponentials apart, in the mean of 32,760 KV rows."""
-    recording = timing.KERNELS[f"pingpong:{mode}"].trace(1, 384, 32760, [0])
-    clock = {**timing.parameter_sets()["D0"].clock, "l2_miss_interval": 4}
-    assert recording.clock(clock)["executed"]["vector"] / (8 * 512) <= bar

@@ -17,7 +17,8 @@ import numpy as np
 
 from e2e import amdahl, arms, compare
 
-ARMS = (arms.SDPA, arms.OURS, arms.OURS_RTNE, arms.at("-10"), arms.at("-6"))
+SKIPPING = tuple(arms.OURS_RTZ + arms.AT + threshold for threshold in ("-10", "-6"))
+ARMS = (arms.SDPA, arms.OURS_RTZ, arms.OURS, *SKIPPING)
 
 
 def median(values, first: int = 1) -> float:

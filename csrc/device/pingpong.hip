@@ -4,9 +4,12 @@
 // three MFMA tiles of 16. Its two groups of 4 waves, one wave of each on every SIMD, do the same half an
 // iteration apart, so that one holds the matrix pipe while the other does softmax:
 //
-//   group 1   | O += V(i-1)·P   S = K(i) |b softmax(i), K(i+1) → LDS, fetch K(i+2) |b O += V(i)·P   S =
-//   K(i+1) |b group 2   |b softmax(i-1),  V(i) → LDS, fetch V(i+1) |b O += V(i-1)·P   S = K(i)  |b
-//   softmax(i), V(i+1) …  |b
+// clang-format off
+//   group 1, carries K b O += V(i-1)·P   S = K(i)·Q b softmax(i)                 b O += V(i)·P   S = K(i+1)·Q b
+//                      b                            b K(i+1) → LDS, fetch K(i+2) b                            b
+//   group 2, carries V b softmax(i-1)               b O += V(i-1)·P   S = K(i)·Q b softmax(i)                 b
+//                      b V(i) → LDS, fetch V(i+1)   b                            b V(i+1) → LDS, fetch V(i+2) b
+// clang-format on
 //
 // `b` is an s_barrier. The group at the matrix pipe arrives there three MFMAs before it is done, and has the
 // higher priority, so that the pipe never waits for the hand-over. Each group carries one of K and V, 64 rows

@@ -75,44 +75,53 @@ R"(
   v_mfma_f32_16x16x16_bf16 v[\c:\c+3], v[\a:\a+1], v[\b:\b+1], 0
 .endm
 
-// ---- rounding of P: float32 -> bf16, pairs into dwords. A pair (t, q, half) has three parts: its two
-// values, and packing.
+// ---- rounding of P: float32 -> bf16, pairs into dwords. A pair (t, q, half) takes so many instructions.
 // rtne: x + 0x7FFF + bit 16 of x; rtna: x + 0x8000; then, as in rtz, the upper halves.
-.macro round x
-  .if %[mode] == 0
-    v_bfe_u32 v[X], v[\x], 16, 1
-    v_add3_u32 v[\x], v[\x], v[X], s[ROUND]
-  .elseif %[mode] == 1
-    v_add_u32 v[\x], s[ROUND], v[\x]
-  .endif
-.endm
-
-.macro round_slot t, q, half, part
+.set PARTS, 5 - 2*%[mode]
+.macro round_part t, q, half, part
   .set pair, S + 16*(\q) + 4*(\t) + 2*(\half)
-  .if (\part) == 0
-    round pair
-  .elseif (\part) == 1
-    round pair+1
-  .else
+  .if (\part) == PARTS-1
     v_perm_b32 v[pair-(\half)], v[pair+1], v[pair], s[HIGH]
+  .elseif %[mode] == 1
+    v_add_u32 v[pair+(\part)], s[ROUND], v[pair+(\part)]
+  .elseif ((\part)&1) == 0
+    v_bfe_u32 v[X], v[pair+(\part)/2], 16, 1
+  .else
+    v_add3_u32 v[pair+(\part)/2], v[pair+(\part)/2], v[X], s[ROUND]
   .endif
 .endm
 
 .macro round_tile t
   .irp q, 0, 1, 2
     .irp half, 0, 1
-      .irp part, 0, 1, 2
-        round_slot \t, \q, \half, \part
+      .set part, 0
+      .rept PARTS
+        round_part \t, \q, \half, part
+        .set part, part+1
       .endr
     .endr
   .endr
 .endm
 
-// What goes behind the n-th MFMA of O += V P: tiles 1 to 3 are rounded while the ones before are multiplied.
-.macro round_behind n
-  .set turn, (\n) / 3
-  .if (turn < 18) && (%[mode] != 2)
-    round_slot 1 + turn/6, (turn - turn/6*6)/2, turn&1, (\n) - turn*3
+// The n-th instruction of rounding tiles 1 to 3.
+.macro round_next n
+  .set turn, (\n) / PARTS
+  .if turn < 18
+    round_part 1 + turn/6, (turn - turn/6*6)/2, turn&1, (\n) - turn*PARTS
+  .endif
+.endm
+
+// What goes behind a step's six MFMAs of O += V P: tiles 1 to 3 are rounded while the ones before are
+// multiplied. In rtna one instruction each. rtne has more: two each, as many as fit where an MFMA leaves a slot
+// empty, with the read of a fragment behind the first and the wait for the next step's behind the last.
+.macro round_behind step, place
+  .if %[mode] == 1
+    round_next 6*(\step)+(\place)
+  .elseif (%[mode] == 0) && ((\place) < 5)
+    .if (\place) > 0
+      round_next 9*(\step)+2*(\place)-1
+    .endif
+    round_next 9*(\step)+2*(\place)
   .endif
 .endm
 
@@ -202,11 +211,11 @@ R"(
 // Steps 0..15 are O^T += V^T P^T, 4 t + d: kv tile t, dim tiles 2 d and 2 d + 1.
 // Steps 16..31 are S^T = K Q^T, 16 + 4 t + d: kv tile t, dim step d.
 .macro read_fragment step
-  .set slot, RING + 4 * ((\step) - (\step) / 5 * 5)
+  .set into, RING + 4 * ((\step) - (\step) / 5 * 5)
   .if (\step) < 16
-    ds_read_b128 v[slot:slot+3], v[READ_V] offset:1024*(\step)
+    ds_read_b128 v[into:into+3], v[READ_V] offset:1024*(\step)
   .else
-    ds_read_b128 v[slot:slot+3], v[READ_K+((\step)&1)] offset:1024*((\step)-16)
+    ds_read_b128 v[into:into+3], v[READ_K+((\step)&1)] offset:1024*((\step)-16)
   .endif
 .endm
 
@@ -215,7 +224,10 @@ R"(
   .irp q, 0, 1, 2
     .if (\step) < 16
       mma O+32*\q+8*((\step)&3), slot, S+16*\q+4*((\step)/4)
-      round_behind 6*(\step)+\q
+      round_behind \step, \q
+      .if (%[mode] == 0) && (\q == 0) && (\step + 4 <= final)
+        read_fragment \step+4
+      .endif
     .elseif ((\step)&3) == 0
       mma_first S+16*\q+((\step)-16), slot, Q+16*\q
     .else
@@ -232,7 +244,7 @@ R"(
   .irp q, 0, 1, 2
     .if (\step) < 16
       mma O+32*\q+8*((\step)&3)+4, slot+2, S+16*\q+4*((\step)/4)
-      round_behind 6*(\step)+3+\q
+      round_behind \step, \q+3
     .else
       mma S+16*\q+4*(((\step)-16)/4), slot+2, Q+16*\q+4*((\step)&3)+2
     .endif
@@ -251,8 +263,16 @@ R"(
 // Up to the first half of the last step. Fragments are read four steps ahead; LDS answers a wave in order.
 .macro multiply_steps first, last
   .set step, \first
+  .set final, \last
   .rept \last-\first
-    .if step + 4 <= \last
+    .if (%[mode] == 0) && (step < 16)
+      .if step + 3 <= \last
+        s_waitcnt lgkmcnt(3)
+      .else
+        s_waitcnt lgkmcnt(\last-step)
+      .endif
+      .p2align 3  // as in the softmax phase
+    .elseif step + 4 <= \last
       read_fragment step+4
       s_waitcnt lgkmcnt(4)
     .else
@@ -745,7 +765,7 @@ R"(
     s_branch .Lmasked%=
   .endif
 .Lend%=:
-.irp name, mma, mma_first, round, round_slot, round_tile, round_tiles, round_behind
+.irp name, mma, mma_first, round_part, round_tile, round_tiles, round_next, round_behind
   .purgem \name
 .endr
 .irp name, read_fragment, read_ahead, multiply_first, multiply_second, multiply_steps

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ class Contender:
     facts: dict[str, str] = field(default_factory=dict)
     rounding: str | None = None
     own_stream: bool = False
+
+
+def sentence(error: Exception) -> str:
+    """An exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _version(distributions) -> str | None:
@@ -186,5 +192,5 @@ def contenders(q, k, v, roundings, aiter_hsa: Path | None = None) -> tuple[list[
         except Exception as error:  # whatever another package raises must not end the comparison
             if name.startswith("ours") or (name.startswith("aiter-file") and aiter_hsa is not None):
                 raise
-            absent[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            absent[name] = sentence(error)
     return found, absent

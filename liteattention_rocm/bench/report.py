@@ -8,7 +8,7 @@ import torch
 
 from .. import aiter_kernel, dispatch, simulator, timing, verdicts
 from ..timing.kernels import Kernel, Shape
-from .contenders import contenders, sha256
+from .contenders import contenders, sentence, sha256
 from .measuring import error_of, inputs, interleave, kernels_of, reference_rows, spread
 
 SCHEMA = 1
@@ -23,7 +23,8 @@ def environment(device: torch.device) -> dict[str, str]:
     properties = torch.cuda.get_device_properties(device)
     found |= {
         "device": properties.name,
-        "architecture": getattr(properties, "gcnArchName", f"sm_{properties.major}{properties.minor}"),
+        "architecture": getattr(properties, "gcnArchName", None)
+        or f"sm_{properties.major}{properties.minor}",
         "compute units": str(properties.multi_processor_count),
         "HIP": str(torch.version.hip),
     }
@@ -66,9 +67,14 @@ def measure(shape: Shape, device: torch.device, *, roundings, rounds, warmup, ai
                 "calls": timed[one.name]["calls"],
                 "tflops": shape.flop / middle * 1e-9,
                 "ratio": against and {"to": against} | _ratio(timed[against]["milliseconds"], times),
-                "accuracy": error_of(one.call(), rows, expected),
-                "kernels": kernels_of(one),
+                "accuracy": None,
+                "kernels": [],
             }
+            try:
+                result["accuracy"] = error_of(one.call(), rows, expected)
+                result["kernels"] = kernels_of(one)
+            except Exception as error:  # its times stand
+                result["error"] = result["error"] or sentence(error)
         results.append(result)
     return {"shape": vars(shape), "source": "measured", "results": results, "absent": absent}
 
@@ -176,7 +182,8 @@ def markdown(report: dict) -> str:
             if "milliseconds" in result:
                 cells += [_milliseconds_text(result), f"{result['tflops']:.0f}", _ratio_text(result["ratio"])]
                 if not modelled:
-                    cells += [f"{result['accuracy']['rmse']:.2e}", result["clock"]]
+                    accuracy = result["accuracy"]
+                    cells += [f"{accuracy['rmse']:.2e}" if accuracy else "", result["clock"]]
             else:
                 cells += ["failed"] + [""] * (2 if modelled else 4)
             lines.append("| " + " | ".join(cells) + " |")

@@ -44,8 +44,13 @@ SPLIT_PROBLEMS = (
     SplitProblem(150, 330, heads=2, kv_heads=1, strided=True, pieces=3, whole=1),
     SplitProblem(20, 65, batch=2, pieces=2, lse=False),
 )
+# Of 384 rows: whole blocks through the paths of problems.PINGPONG_PROBLEMS, pieces of one tile and of more.
 PINGPONG_SPLIT_PROBLEMS = (
+    SplitProblem(1, 3, pieces=1, whole=1),
+    SplitProblem(20, 21, pieces=1, whole=1),
+    SplitProblem(40, 189, pieces=1, whole=1),
     SplitProblem(20, 149, pieces=3),
+    SplitProblem(40, 317, pieces=2),
     SplitProblem(390, 76, heads=2, kv_heads=1, strided=True, pieces=2, whole=2, lse=False),
 )
 MERGE_PROBLEMS = (

@@ -65,24 +65,25 @@ def run(options) -> int:
 
     from ..bench import report
 
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
     comparisons = []
     for shape in shapes:
         if options.dry_run:
             comparisons.append(report.model(shape, roundings=roundings))
-            continue
-        with torch.cuda.device(device), torch.inference_mode():
-            comparisons.append(
-                report.measure(
-                    shape, device, roundings=roundings, rounds=options.rounds, warmup=options.warmup,
-                    aiter_hsa=options.aiter_hsa, progress=_progress(shape),
-                )
-            )  # fmt: skip
-    found = report.document(comparisons, device, ["liteattention-rocm", *sys.argv[1:]])
-    as_json, as_markdown = json.dumps(found, indent=1), report.markdown(found)
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "bench.json").write_text(as_json + "\n")
-        (options.output / "bench.md").write_text(as_markdown)
+        else:
+            with torch.cuda.device(device), torch.inference_mode():
+                comparisons.append(
+                    report.measure(
+                        shape, device, roundings=roundings, rounds=options.rounds, warmup=options.warmup,
+                        aiter_hsa=options.aiter_hsa, progress=_progress(shape),
+                    )
+                )  # fmt: skip
+        found = report.document(comparisons, device, ["liteattention-rocm", *sys.argv[1:]])
+        as_json, as_markdown = json.dumps(found, indent=1), report.markdown(found)
+        if options.output:  # after each shape: a kernel that takes the process along leaves the ones before
+            (options.output / "bench.json").write_text(as_json + "\n")
+            (options.output / "bench.md").write_text(as_markdown)
     print(as_json if options.json else as_markdown)
     failed = any(result["error"] for one in comparisons for result in one["results"])
     return 1 if failed else 0

@@ -65,7 +65,8 @@ def split() -> dict[str, float]:
     """Median microseconds of `attention` on CPU tensors whose launch executes nothing, and of its parts.
 
     Returns:
-        "attention", and "attention(out=)"; of the former "torch.library" (dispatcher, boxing and unboxing),
+        "attention", "attention(out=)" and "attention(return_lse=True)", whose second tensor costs its
+        allocation and its wrapping; of the first "torch.library" (dispatcher, boxing and unboxing),
         "checks" (arguments against those of earlier calls), "kernel choice", "output" (its allocation),
         "launch" (addresses, plan, kernel arguments, memory made known to the simulator, and
         hipModuleLaunchKernel), and "custom_op": what torch.library.custom_op would take instead of
@@ -85,6 +86,7 @@ def split() -> dict[str, float]:
         parts = {
             "attention": lambda: attention(q, k, v, rounding="rtz"),
             "attention(out=)": lambda: attention(q, k, v, rounding="rtz", out=out),
+            "attention(return_lse=True)": lambda: attention(q, k, v, rounding="rtz", return_lse=True),
             "torch.library": lambda: defined(q, k, v, None, "bshd", "rtz", "fast"),
             "checks": lambda: arguments.check_call(q, k, v, None, "bshd", "rtz"),
             "kernel choice": lambda: dispatch.serving(q.device),
@@ -102,5 +104,5 @@ def text(found: dict[str, float]) -> str:
     lines = [
         "Python to hipModuleLaunchKernel, launches that execute nothing, median microseconds on this CPU"
     ]
-    lines += [f"  {name:<17}{value:7.2f}" for name, value in found.items()]
+    lines += [f"  {name:<26}{value:7.2f}" for name, value in found.items()]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from ..timing import KERNELS, Kernel, Shape, calibration, profile, ratio
+from ..timing import KERNELS, Kernel, Shape, against_aiter, calibration, profile, ratio
 from ..timing.narrowing import narrow
 from ..timing.parameters import DOCUMENTED, ensemble, parameter_sets, use
 from ..timing.sensitivity import sensitivity
@@ -32,6 +32,11 @@ def add_options(parser) -> None:
     )
     parser.add_argument("--sensitivity", action="store_true", help="instead: what each parameter moves")
     parser.add_argument(
+        "--against-aiter",
+        action="store_true",
+        help="instead: AITER's time over ours in every mode, over --shape, or the published shapes and Wan's",
+    )
+    parser.add_argument(
         "--calibration-json", type=Path, metavar="FILE", help="narrow the model by what `calibrate` measured"
     )
     parser.add_argument(
@@ -48,6 +53,11 @@ def run(options) -> int:
     if options.sensitivity:
         table = sensitivity()
         print(json.dumps(table, indent=1) if options.json else sensitivity_text(table))
+        return 0
+    if options.against_aiter:
+        shapes = [Shape.parse(options.shape)] if options.shape else None
+        table = against_aiter.compare(shapes or against_aiter.published_shapes() + list(against_aiter.WAN))
+        print(json.dumps(table, indent=1) if options.json else against_aiter_text(table))
         return 0
     if not options.shape:
         raise ValueError("--shape is missing: B,H,Sq or B,H,Sq,Skv")
@@ -192,6 +202,15 @@ def _stage_lines(stages: list[dict]) -> list[str]:
         + " ms"
         for stage in stages
     ]
+
+
+def against_aiter_text(table: dict) -> str:
+    """The comparison for a reader, Markdown."""
+    title = (
+        f"MODELLED, nothing here is measured: AITER's time over ours, members {' / '.join(ensemble())} "
+        f"({DOCUMENTED}); bold where all members agree by more than 10 %"
+    )
+    return f"{title}\n\n{against_aiter.text(table)}"
 
 
 def calibration_text(table: dict) -> str:
