@@ -60,11 +60,8 @@ def test_thresholds_of_the_gate_are_those_given():
 
 
 def test_summary_judges_by_the_thresholds_written_down_and_makes_every_check(tmp_path, monkeypatch):
-    compared = [
-        pair(arms.OURS, arms.PEER, 30.0, 0.95),
-        pair(arms.PEER, arms.PEER_RTNE, 29.5),
-        pair(arms.OURS, arms.PEER_RTNE, 30.0),
-    ]
+    compared = [pair(arms.OURS, arms.PEER, 30.0, 0.95), pair(arms.PEER, arms.PEER_RTNE, 29.5)]
+    compared += [pair(arms.OURS, arms.PEER_RTNE, 30.0)]
     monkeypatch.setattr(quality, "compare", lambda *_: compared)
     monkeypatch.setattr(compare.modelled, "summarise", lambda *_: None)
     names = (arms.OURS, arms.PEER, arms.PEER_RTNE)
