@@ -110,7 +110,9 @@ def run(cases, options) -> int:
         if time.monotonic() >= end or failures >= MOST_FAILURES:
             break
         if options.trail:
-            Path(options.trail).write_text(f"{kind}:{number}")
+            written = Path(f"{options.trail}-written")
+            written.write_text(f"{kind}:{number}")
+            written.replace(options.trail)  # never seen half-written
         check, describe = KINDS[kind]
         try:
             check(number)
@@ -141,6 +143,7 @@ def run_jobs(options) -> int:
     processes = []
     for job in range(options.jobs):
         trail = options.folder / f"trail-{job}"
+        trail.unlink(missing_ok=True)
         command = [
             sys.executable,
             __file__,
@@ -163,9 +166,10 @@ def run_jobs(options) -> int:
     for process, trail in processes:
         status = process.wait()
         if status not in (0, 1):
-            kind, _, number = trail.read_text().partition(":")
-            print(f"FOUND {kind}:{number} the process ended with status {status}")
-            print(f"  {KINDS[kind][1](int(number))}\n  {replay(kind, int(number))}", flush=True)
+            kind, _, number = (trail.read_text() if trail.exists() else "").partition(":")
+            print(f"FOUND {kind}:{number} the process ended with status {status}", flush=True)
+            if number:
+                print(f"  {KINDS[kind][1](int(number))}\n  {replay(kind, int(number))}", flush=True)
             status = 1
         worst = max(worst, status)
     return worst

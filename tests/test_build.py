@@ -173,7 +173,7 @@ def build_wheel(source: Path, destination: Path):
 @pytest.mark.full
 def test_a_kernel_that_begins_to_spill_fails_the_build(tmp_path):
     source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(".*", "build", "tests", "*output*")
+    ignored = shutil.ignore_patterns(".*", "build", "tests", "*-output*")
     shutil.copytree(ROOT, source, ignore=ignored)
     wheels = tmp_path / "wheels"
     result = build_wheel(source, wheels)

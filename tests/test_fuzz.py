@@ -213,7 +213,8 @@ def test_a_crash_is_reported_with_its_case(tmp_path):
         "refusals",
     ]
     process = subprocess.Popen([sys.executable, str(SCRIPT), *words], stdout=subprocess.PIPE, text=True)
-    while not (tmp_path / "trail-1").exists():
+    trails = [tmp_path / "trail-0", tmp_path / "trail-1"]
+    while not all(trail.exists() for trail in trails):
         assert process.poll() is None
         time.sleep(0.2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

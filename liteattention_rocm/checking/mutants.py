@@ -122,7 +122,8 @@ def list_mutants(code_object: bytes, kernel: str) -> list[Mutant]:
             add("num_records", f"num_records - {_ROW_BYTES}", ("records", -_ROW_BYTES))
         if (destination.startswith("exec") and op.startswith("s_")) or "saveexec" in op or "v_cmpx" in op:
             add("EXEC", "EXEC without its highest lane", ("exec", -1))
-            add("EXEC", "EXEC with every lane", ("exec", 1))
+            if text != "s_mov_b64 exec, -1":
+                add("EXEC", "EXEC with every lane", ("exec", 1))
     return mutants
 
 
