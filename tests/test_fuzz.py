@@ -23,6 +23,13 @@ SECONDS = 55
 MOST = 560  # cases a process: what 55 s of a quiet core are good for
 
 
+@pytest.fixture(autouse=True)
+def _forced(monkeypatch):
+    """Cases force a kernel and a number of pieces for all of their process: not beyond the test."""
+    for name in ("forced_family", "forced_pieces"):
+        monkeypatch.setattr(runtime, name, getattr(runtime, name))
+
+
 def fuzzed(*words: str, **environment: str) -> tuple[int, str]:
     """Status and output of the fuzzer."""
     finished = subprocess.run(
