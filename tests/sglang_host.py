@@ -17,6 +17,22 @@ TOKENS = 176
 TEXT_TOKENS = 512
 CALLS_PER_ROLE = tiny_wan.LAYERS * 2 * REQUEST["steps"]  # both branches of guidance in every step
 
+# `sglang generate` through the main of a module, as far as what a component gets: printed behind BACKENDS.
+COMMAND_LINE = """
+import sys
+from e2e import cpu_host
+cpu_host.prepare()
+from {module} import main
+from sglang.multimodal_gen.runtime.entrypoints import diffusion_generator
+def stop(cls, **arguments):
+    print("BACKENDS", arguments["server_args"].component_attention_backend_roles)
+    sys.exit(0)
+diffusion_generator.DiffGenerator.from_pretrained = classmethod(stop)
+sys.argv = ["sglang", "generate", "--model-path", {model!r}, "--model-id", {model_id!r}, "--prompt", "x",
+            "--component-attention-backends", *{words!r}]
+main()
+"""
+
 
 def tiny_model(tmp_path_factory) -> Path:
     """The tiny model, made once per test session."""

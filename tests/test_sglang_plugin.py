@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from e2e import tiny_wan
-from sglang_host import python, server_args, tiny_model
+from sglang_host import COMMAND_LINE, python, server_args, tiny_model
 from sglang_integration import plugin
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -236,20 +236,6 @@ def test_switched_off_its_name_stays():
     assert said in finished.stderr
 
 
-COMMAND_LINE = """
-import sys
-from e2e import cpu_host
-cpu_host.prepare()
-from {module} import main
-from sglang.multimodal_gen.runtime.entrypoints import diffusion_generator
-def stop(cls, **arguments):
-    print("BACKENDS", arguments["server_args"].component_attention_backend_roles)
-    sys.exit(0)
-diffusion_generator.DiffGenerator.from_pretrained = classmethod(stop)
-sys.argv = ["sglang", "generate", "--model-path", {model!r}, "--model-id", {model_id!r}, "--prompt", "x",
-            "--component-attention-backends", *{words!r}]
-main()
-"""
 MODULE, SCRIPT = "sglang.multimodal_gen.runtime.entrypoints.cli.main", "sglang.cli.main"
 CROSS = ["transformer.cross=liteattention_rocm"]
 ALL_BUT_SELF = ["transformer.self=torch_sdpa", "--attention-backend", "liteattention_rocm"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e import tiny_wan
-from sglang_host import python, tiny_model
+from sglang_host import COMMAND_LINE, python, tiny_model
 
 PATCH = Path(__file__).parent.parent / "docs" / "sglang_registry.patch"
 PACKAGE = Path(find_spec("sglang").origin).parent
@@ -94,21 +94,6 @@ else:
 print("FROM", sglang.__file__)
 """
 
-COMMAND_LINE = """
-import sys
-from e2e import cpu_host
-cpu_host.prepare()
-from sglang.cli.main import main
-from sglang.multimodal_gen.runtime.entrypoints import diffusion_generator
-def stop(cls, **arguments):
-    print("BACKENDS", arguments["server_args"].component_attention_backend_roles)
-    sys.exit(0)
-diffusion_generator.DiffGenerator.from_pretrained = classmethod(stop)
-sys.argv = ["sglang", "generate", "--model-path", {model!r}, "--model-id", {model_id!r}, "--prompt", "x",
-            "--component-attention-backends", "transformer.cross=liteattention_rocm"]
-main()
-"""
-
 
 @needs_patch
 @pytest.mark.full
@@ -125,6 +110,11 @@ def test_a_patched_sglang_takes_backends_of_plugins(tmp_path, tmp_path_factory):
     finished = python("-c", SCRIPT.format(model=model), PYTHONPATH=str(tmp_path))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert f"FROM {tmp_path}" in finished.stdout
-    script = COMMAND_LINE.format(model=model, model_id=tiny_wan.MODEL_ID)
+    script = COMMAND_LINE.format(
+        module="sglang.cli.main",
+        model=model,
+        model_id=tiny_wan.MODEL_ID,
+        words=["transformer.cross=liteattention_rocm"],
+    )
     finished = python("-c", script, PYTHONPATH=str(tmp_path))
     assert "BACKENDS {'transformer': {'cross': 'liteattention_rocm'}}" in finished.stdout, finished.stderr

@@ -10,29 +10,16 @@ import torch
 from .. import simulator
 from ..lite import lists
 from . import problems, skip_problems
-from .split_problems import PARTIAL_BYTES
+from .split_problems import MERGE_ROWS, PARTIAL_BYTES, InPieces
 
 _ROWS = 16  # that vote together, csrc/device/split_arguments.hpp
-_MERGE_ROWS = 64  # query rows that a workgroup of the merge has
 _PREPARED = 4  # pieces that a workgroup prepares
 _LIST_PIECE_BYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class SkipSplitProblem(skip_problems.SkipProblem):
-    """One launch each of the kernel that prepares lists, of a skipping one that splits, and of the merge.
-
-    Attributes:
-        pieces: of each split query block.
-        whole: query blocks that are not split.
-    """
-
-    pieces: int = 2
-    whole: int = 0
-
-    def __str__(self):
-        whole = f", {self.whole} whole" if self.whole else ""
-        return f"{super().__str__()}, {self.pieces} pieces{whole}"
+class SkipSplitProblem(InPieces, skip_problems.SkipProblem):
+    """One launch each of the kernel that prepares lists, of a skipping one that splits, and of the merge."""
 
 
 # As for the unsplit kernels; besides, pieces of equal and unequal length, some without tiles, words that two
@@ -114,7 +101,7 @@ class SkipSplitOperands(skip_problems.SkipOperands):
                 module.launch("attention_skip_pieces", grid, (256, 1, 1), arguments)
             module.launch(splitting, (problem.whole + prepared, 1, 1), (threads, 1, 1), arguments)
             if split:
-                merging = -(-split * fragments * _ROWS // _MERGE_ROWS)
+                merging = -(-split * fragments * _ROWS // MERGE_ROWS)
                 module.launch(f"attention_skip_merge_{rounding}", (merging, 1, 1), (256, 1, 1), arguments)
         return self.result()
 

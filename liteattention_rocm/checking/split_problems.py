@@ -11,15 +11,15 @@ from . import problems
 
 PARTIAL_BYTES = 8704  # of 16 query rows, csrc/device/split_arguments.hpp
 _ROWS = 16
-_MERGE_ROWS = 64  # query rows that a workgroup of the merge has
+MERGE_ROWS = 64  # query rows that a workgroup of the merge has
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitProblem(problems.Problem):
-    """One launch of a splitting kernel and one of the merge.
+class InPieces:
+    """What makes a problem one of a kernel that splits.
 
     Attributes:
-        pieces: of each split query block, at most the KV tiles.
+        pieces: of each split query block.
         whole: query blocks that are not split.
     """
 
@@ -29,6 +29,11 @@ class SplitProblem(problems.Problem):
     def __str__(self):
         whole = f", {self.whole} whole" if self.whole else ""
         return f"{super().__str__()}, {self.pieces} pieces{whole}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitProblem(InPieces, problems.Problem):
+    """One launch of a splitting kernel and one of the merge. At most as many pieces as KV tiles."""
 
 
 # Pieces of equal and unequal length, a part-filled last tile in a piece of its own and not, whole blocks
@@ -99,7 +104,7 @@ class SplitOperands(problems.Operands):
             memory.enter_context(problems.registered(self))
             memory.enter_context(simulator.register(self.workspace, "workspace", True, unwritten=True))
             module.launch(splitting, (problem.whole + partials, 1, 1), plan["block"], arguments)
-            merging = -(-split * fragments * _ROWS // _MERGE_ROWS)
+            merging = -(-split * fragments * _ROWS // MERGE_ROWS)
             if merging:
                 module.launch(f"attention_merge_{rounding}", (merging, 1, 1), (256, 1, 1), arguments)
         return self.result()
