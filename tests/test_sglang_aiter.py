@@ -38,12 +38,12 @@ def aiter(monkeypatch, tmp_path_factory):
     core.ENABLE_CK = True
     for name, module in (("aiter", stub), ("aiter.jit", ModuleType("aiter.jit")), ("aiter.jit.core", core)):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, backend.AITER_MODULE, raising=False)
-    module = importlib.import_module(backend.AITER_MODULE)
-    monkeypatch.setitem(sys.modules, backend.AITER_MODULE, module)
+    # Both places that an import fills are as before at the end: the module holds the stub.
     parent, _, name = backend.AITER_MODULE.rpartition(".")
-    monkeypatch.setattr(sys.modules[parent], name, module)
-    return module, calls
+    monkeypatch.setattr(importlib.import_module(parent), name, None, raising=False)
+    monkeypatch.setitem(sys.modules, backend.AITER_MODULE, None)
+    del sys.modules[backend.AITER_MODULE]
+    return importlib.import_module(backend.AITER_MODULE), calls
 
 
 def query(*shape):
