@@ -90,7 +90,7 @@ def parse(argv: list[str] | None, about: str = "") -> argparse.Namespace:
             names = arms.WITHOUT_SGLANG
         options.arms = ",".join(names)
     if options.break_even is None and structured:
-        options.break_even = 0.0  # so small a grid is split when dense: what skips would not pay
+        options.break_even = 0.0  # with so few tokens the model would often have layers dense
     if options.jobs is None:
         options.jobs = min(os.cpu_count() or 1, MOST_PROCESSES)
     try:

@@ -185,7 +185,7 @@ def prepare(device, rounding=None) -> None:
     Args:
         device: what torch.device accepts.
         rounding: a mode, where only its kernels are wanted. On a HIP target it also refuses a device on
-            which that mode's kernel has failed the self-test.
+            which every dense kernel of that mode that may be launched has failed the self-test.
 
     Raises:
         ValueError, RuntimeError: the device cannot run attention here; the sentence says which can.

@@ -1,4 +1,4 @@
-"""Runs forward kernels under every check of the simulator, or proves with mutants that the checks bite."""
+"""Runs the kernels under every check of the simulator, or proves with mutants that the checks bite."""
 
 import collections
 import dataclasses
@@ -14,7 +14,7 @@ _LISTED = 20  # findings and survivors that are printed in full
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--kernel", action="append", help="a kernel's symbol; default: every forward kernel")
+    parser.add_argument("--kernel", action="append", help="a kernel's symbol; default: every kernel")
     parser.add_argument(
         "--shape", action="append", metavar="B,H,SQ[,SKV[,HKV]]", help="a problem; default: a built-in set"
     )

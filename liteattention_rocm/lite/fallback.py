@@ -4,8 +4,8 @@ import logging
 
 logger = logging.getLogger("liteattention_rocm")
 
-# Measured on an H200 at 1,12,32760: with every tile listed the Triton kernel takes 1.05 (rtne) to 1.09 (rtz)
-# times as long as without a list.
+# Measured on an H200 at 1,12,32760: with every tile listed the Triton kernel takes 1.07 (rtne, rtz) to 1.09
+# (rtna) times as long as without a list.
 TRITON_BREAK_EVEN = 0.08
 HYSTERESIS = 0.02  # above break-even by this much to come back; below by as much, or half of it, to leave
 PATIENCE = 3  # calls in a row that are below
