@@ -170,8 +170,13 @@ def permitted_pieces(where: Target, family: str, rounding: str) -> int:
 
 def permitted_skip_pieces(where: Target, schedule: str, rounding: str) -> int:
     """The same for a skipping launch on a schedule, "forward" or "pingpong"."""
+    return _pieces_with(where, split_skip_kernels(schedule, rounding))
+
+
+def split_skip_kernels(schedule: str, rounding: str) -> list[str]:
+    """The code object's kernels of a skipping launch that splits KV."""
     kernels = [kernel_symbol(kernel, rounding) for kernel in (f"skip_{schedule}_split", "skip_merge")]
-    return _pieces_with(where, [*kernels, "attention_skip_pieces"])
+    return ["attention_skip_pieces", *kernels]
 
 
 def planned_pieces() -> int:

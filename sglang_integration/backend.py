@@ -256,7 +256,7 @@ class LiteAttentionImpl(AttentionImpl):
 
         Never compiled: a compiled graph can't change its mind.
         """
-        if not _failures:
+        if not _failures or not self.default_scale:
             try:
                 return serve(*tensors, **options)
             except RuntimeError as error:

@@ -1,8 +1,10 @@
 """The LiteAttention class: its state from call to call."""
 
+import contextlib
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch
 import liteattention_rocm
 from attention_cases import same_bits
 from lite_cases import backward_dense, inputs
-from liteattention_rocm import _C, LiteAttention, arguments, reference, runtime, simulator, verdicts
+from liteattention_rocm import _C, LiteAttention, arguments, dispatch, reference, runtime, simulator, verdicts
+from liteattention_rocm.lite import attention as lite_attention
 from liteattention_rocm.lite import fallback, lists, ops
 from liteattention_rocm.lite.cost import SKIPPING_OVER_DENSE, Costs, Listed
 from liteattention_rocm.lite.reference import step as reference_step
@@ -400,6 +403,8 @@ def test_calls_take_the_schedule_of_dense_attention(two_compute_units):
     assert attention._listed.unions == pytest.approx(unions.double().mean().item())
     # Waves that leave tiles out take 32 rows: the other schedule doesn't have them.
     within = LiteAttention(threshold=-6.0, skip_within_call=True)
+    assert launched(lambda: made.append(within(q, k, v))) == ["attention_skip_pingpong_rtne"]
+    assert same_bits(made[0], made[-1])
     assert launched(lambda: within(q, k, v)) == ["attention_skip_forward_rtne"]
 
 
@@ -420,6 +425,106 @@ def test_a_refused_schedule_is_not_taken(two_compute_units):
         assert launched(lambda: lite()(q, q, q)) == ["attention_skip_forward_rtne"]
     finally:
         verdicts.store(where, {})
+
+
+def broken(*arguments, **options):
+    raise RuntimeError("hipErrorLaunchFailure")
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_call_that_fails_is_no_step(dense, monkeypatch):
+    attention, again = (lite((-1.0, -2.0, -6.0, -3.0), enable_skipping=not dense) for _ in range(2))
+    q, k, v = inputs(1, 1, 200, 640, noise=0.2)
+    attention(q, k, v), again(q, k, v)
+    with monkeypatch.context() as patch:
+        if dense:
+            patch.setattr(lite_attention, "dense_attention", broken)
+        else:
+            patch.setattr(ops, "_C", SimpleNamespace(skip_forward=broken, skip_plan=_C.skip_plan))
+        with pytest.raises(RuntimeError, match="hipErrorLaunchFailure"):
+            attention(q, k, v)
+    assert attention.step == 1 and attention.threshold == -2.0 and attention.calc_percentage() == 0
+    for _ in range(2):
+        assert same_bits(attention(q, k, v), again(q, k, v))
+        assert attention.calc_percentage() == again.calc_percentage()
+        assert (attention.calc_percentage() > 0) == (not dense) or attention.step == 2
+
+
+def test_a_plan_that_is_refused_is_refused_again(monkeypatch):
+    monkeypatch.setattr(runtime, "forced_family", "")
+    monkeypatch.setattr(runtime, "forced_pieces", 100_000)
+    q = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16).expand(2, 75_600, 40, 128)
+    attention = LiteAttention()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="pieces is 100000"):
+            attention(q, q, q)
+
+
+def test_another_kernel_may_serve_later_calls(monkeypatch):
+    monkeypatch.setattr(runtime, "forced_family", "")
+    attention, (q, k, v) = LiteAttention(), inputs(1, 1, 100, 300)
+    monkeypatch.setenv(dispatch.KERNEL_VARIABLE, "reference")
+    attention(q, k, v)
+    monkeypatch.delenv(dispatch.KERNEL_VARIABLE)
+    assert launched(lambda: attention(q, k, v)) == ["attention_skip_forward_rtne"]
+
+
+class OnGpu(torch.Tensor):
+    is_cuda, device = True, torch.device("cuda", 1)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Two devices, the first of them current; what is recorded where, and what a query says."""
+    state = {"current": 0, "capturing": set(), "recorded": [], "query": lambda: True}
+
+    @contextlib.contextmanager
+    def device(one):
+        before, state["current"] = state["current"], torch.device(one).index
+        yield
+        state["current"] = before
+
+    class Event:
+        def record(self, stream=("stream", None)):
+            state["recorded"].append(stream)
+
+        def query(self):
+            assert not state["capturing"], "HIP ends the capture"
+            return state["query"]()
+
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *sizes, pin_memory=False, **options: empty(*sizes, **options))
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda one: ("stream", torch.device(one).index))
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: state["current"] in state["capturing"]
+    )
+    return state
+
+
+def pending():
+    counts = torch.tensor([[[1, 2], [3, 2]]], dtype=torch.int32).as_subclass(OnGpu)
+    return lite_attention._Pending({"forward": counts}, 4)
+
+
+def test_counts_are_fetched_on_the_device_of_the_call(cuda):
+    fetched = pending()
+    assert cuda["recorded"] == [("stream", 1)]
+    assert fetched.get() == Listed(0.5, 0.5)
+    cuda["query"] = lambda: False
+    assert fetched.get() is None
+
+
+def test_a_capture_asks_nothing_of_the_device(cuda):
+    fetched = pending()
+    cuda["capturing"].add(1)
+    assert fetched.get() is None  # of a call before the capture
+    assert pending().get() is None and len(cuda["recorded"]) == 1  # of a captured one
+    cuda["capturing"].clear()
+    assert fetched.get() == Listed(0.5, 0.5)
+    cuda["query"] = broken  # where another thread captures
+    assert fetched.get() is None
 
 
 def test_tiny_break_evens_have_tiny_margins():

@@ -1,5 +1,6 @@
 """Launches of the skipping kernels, against a HIP library that records its calls."""
 
+import itertools
 import math
 
 import pytest
@@ -157,7 +158,7 @@ def test_later_split_calls_only_launch(stub):
 
 
 def test_the_plan_of_a_full_list_is_that_of_dense_attention():
-    """And of shorter walks, what dense attention over as many KV tiles would be split into."""
+    """And of shorter walks, what dense attention over as many KV tiles would be split into, if it pays."""
     for sizes in (
         (1, 12, 12, 32760, 32760),
         (2, 24, 24, 8192, 8192),
@@ -176,6 +177,20 @@ def test_the_plan_of_a_full_list_is_that_of_dense_attention():
                     more = 10_000 * (plan["pieces"] > 1)
                     assert plan["modelled_clocks"] == dense["modelled_clocks"] + more
                     assert (plan["workspace_bytes"] > dense["workspace_bytes"]) == (plan["pieces"] > 1)
+
+
+def test_no_split_is_slower_than_none():
+    """One launch more than dense attention makes is counted, but where the list is full."""
+    unsplit = 0
+    for heads, rows, tiles in itertools.product((1, 5, 12, 40), (1, 128, 900, 4000), (2, 6, 20, 65, 400)):
+        for kernel, units in itertools.product(("forward", "pingpong"), (304, 80)):
+            sizes = 1, heads, heads, rows, 64 * tiles, units, kernel
+            for visited in {1, tiles // 3, tiles // 2, tiles - 1} - {0}:
+                planned, whole = (_C.skip_plan(*sizes, pieces, visited) for pieces in (0, 1))
+                assert planned["modelled_clocks"] <= whole["modelled_clocks"]
+                dense = _C.plan(1, heads, heads, rows, 64 * visited, units, kernel, 0)
+                unsplit += planned["pieces"] == 1 < dense["pieces"]
+    assert unsplit > 20
 
 
 def test_nothing_to_do(stub):

@@ -163,6 +163,18 @@ def test_rows_that_do_not_exist_have_no_vote(rows, schedule):
     assert written.sum() == 1
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("rows", [16, 100, 128, 129])
+def test_nor_where_keys_are_infinite(rows, pieces, schedule):
+    """0 · Inf is NaN, which keeps a tile for rows that do exist."""
+    q = torch.rand(1, rows, 1, 128).bfloat16() + 1
+    k = torch.randn(1, 320, 1, 128).bfloat16()
+    k[:, 64:] = -math.inf
+    v = torch.randn(1, 320, 1, 128).bfloat16()
+    _, _, written = skip(q, k, v, everything(q, k), threshold=-6.0, pieces=pieces)
+    assert written[..., 0].all() and written.sum() == written[..., 0].numel()
+
+
 def test_head_h_with_h_hot_tiles_keeps_h_and_the_first(schedule):
     """Every query row looks at tiles 1 to h of head h and at nothing else."""
     heads, tiles = 6, 12

@@ -280,6 +280,14 @@ def test_kernels_that_failed_the_self_test_do_not_split(monkeypatch, tmp_path, s
         with pytest.raises(verdicts.RefusedVariant, match=f"attention_{kernel} failed"):
             runtime.permitted_skip_pieces(where, "pingpong", "rtz")
         monkeypatch.setattr(runtime, "forced_pieces", None)
+        options = {"threshold": -6.0, "backward": False, "rounding": "rtz", "kernel": "pingpong"}
+        q, k, v = inputs(1, 1, 100, 200)
+        read = torch.full((1, 1, 1, 1), 15, dtype=torch.int32)
+        with pytest.raises(verdicts.RefusedVariant, match=f"attention_{kernel} failed"):
+            torch.ops.liteattention_rocm.attention_skip(
+                q, k, v, read, torch.zeros_like(read), pieces=2, **options
+            )
+        torch.ops.liteattention_rocm.attention_skip(q, k, v, read, torch.zeros_like(read), **options)
     verdicts.forget()
 
 

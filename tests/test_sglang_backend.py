@@ -318,6 +318,17 @@ def test_what_aiter_would_not_mend_stays_an_error(backend, failing, scale, error
     assert failing["lines"] == []
 
 
+def test_layers_of_another_scale_stay_ours_when_others_have_given_way(backend, failing):
+    other = layer(backend, scale=0.2)
+    assert call(layer(backend)) == [1] and call(layer(backend)) == [5]
+    failing["left"] = 2
+    assert [call(other), call_packed(other)] == [[1], [1]]
+    for run in (call, call_packed):
+        with pytest.raises(RuntimeError, match="hipErrorLaunchFailure"):
+            run(other)
+    assert call(layer(backend)) == [5] and failing["launches"] == 6
+
+
 def test_a_ring_does_not_fall_back(backend, failing):
     failing.update(left=0)
     q = torch.zeros(4, HEADS, HEAD_DIM, dtype=torch.bfloat16)

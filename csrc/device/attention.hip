@@ -174,10 +174,10 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
   value.move(share.first_kv_row);
 
   OnlineSoftmax softmax[kQueryTiles];
+  // Lanes of query rows that exist. The others' scores are 0, or NaN where K is infinite: they don't vote.
+  uint64_t voters[kQueryTiles] = {};
   if constexpr (Walk::kVotes) {
-    // No score leads +Inf: a row that doesn't exist votes for no tile.
-    for (int q = 0; q < kQueryTiles; ++q)
-      if (q * kMfma + lane_column(lane) >= rows) softmax[q].maximum = __builtin_inff();
+    for (int q = 0; q < kQueryTiles; ++q) voters[q] = isa::ballot(q * kMfma + lane_column(lane) < rows);
   }
   Output output = {};
   Scores scores;
@@ -215,7 +215,7 @@ LRA_DEVICE void attend(const Arguments& arguments, const Share& share, Probe& pr
         if (remaining < kKvRowsPerTile) mask_scores(scores[q], remaining, lane);
         tile_maximum[q] = row_maximum(scores[q], half_swap_address);
         const float lead = (tile_maximum[q] - softmax[q].maximum) * arguments.scale_log2e;
-        in_favour[q] = lanes_in_favour(lead, arguments.threshold);
+        in_favour[q] = lanes_in_favour(lead, arguments.threshold) & voters[q];
       }
       if (!walk.vote(in_favour)) continue;
       for (int q = 0; q < kQueryTiles; ++q)

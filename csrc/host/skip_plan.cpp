@@ -32,8 +32,18 @@ SkipPlan::SkipPlan(const Problem& problem, const DeviceProperties& device, Dense
   if (pieces != 0) (void)Plan(problem, device, kernel, pieces);  // refuses some
   if (pieces == 1 || unsplit_.workgroups() == 0) return;
   const KernelTraits& traits = kernel_traits(kernel);
-  split_ = pieces == 0 ? cheapest_split(traits, unsplit_.workgroups(), visited_, compute_units_)
-                       : uniform_split(unsplit_.workgroups(), unsplit_.kv_tiles(), pieces);
+  if (pieces != 0) {
+    split_ = uniform_split(unsplit_.workgroups(), unsplit_.kv_tiles(), pieces);
+    return;
+  }
+  split_ = cheapest_split(traits, unsplit_.workgroups(), visited_, compute_units_);
+  // Full lists are split as dense attention is, for its bits, though one launch more is made.
+  if (split_ && visited_ < unsplit_.kv_tiles() && modelled_clocks() >= whole_clocks()) split_.reset();
+}
+
+double SkipPlan::whole_clocks() const {
+  return unsplit_clocks(kernel_traits(unsplit_.kernel()), static_cast<double>(unsplit_.workgroups()),
+                        visited_, compute_units_);
 }
 
 int64_t SkipPlan::words() const {
@@ -78,10 +88,8 @@ int64_t SkipPlan::workspace_bytes() const {
 }
 
 double SkipPlan::modelled_clocks() const {
-  const KernelTraits& traits = kernel_traits(unsplit_.kernel());
-  if (!split_)
-    return unsplit_clocks(traits, static_cast<double>(unsplit_.workgroups()), visited_, compute_units_);
-  return split_clocks(traits, *split_, visited_, compute_units_) + kLaunchClocks;
+  if (!split_) return whole_clocks();
+  return split_clocks(kernel_traits(unsplit_.kernel()), *split_, visited_, compute_units_) + kLaunchClocks;
 }
 
 }  // namespace liteattention_rocm

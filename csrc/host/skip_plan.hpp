@@ -33,6 +33,7 @@ class SkipPlan {
   double modelled_clocks() const;
 
  private:
+  double whole_clocks() const;
   int64_t pieces_in_all() const { return split_->pieces * split_->split_blocks; }
 
   Plan unsplit_;

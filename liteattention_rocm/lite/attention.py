@@ -162,6 +162,7 @@ class LiteAttention:
         if kind == "probe":
             self._revive()
         read, write = self._lists[self._read], self._lists[1 - self._read]
+        self._last_was_dense = True  # until the list below is written again
         if must_do is None:
             write.zero_()
         else:
@@ -201,7 +202,7 @@ class LiteAttention:
 
     def _permitted(self, server) -> list[str]:
         """The schedules that this instance may use; other kernels than HIP's have one."""
-        if server.name != "hip" or not self.exact_first_step or self.skip_within_call:
+        if server.name != "hip" or self._votes_count:
             return ["forward"]
         names = [runtime.forced_family] if runtime.forced_family else list(QUERY_TILES_OF)
         refused = verdicts.refused(server.target)
@@ -211,9 +212,10 @@ class LiteAttention:
         return passed or names
 
     def _dense_call(self, q, k, v, return_lse, options):
+        result = dense_attention(q, k, v, return_lse=return_lse, **options)
         self._last_was_dense = True
         self.step += 1
-        return dense_attention(q, k, v, return_lse=return_lse, **options)
+        return result
 
     def _prepare(self, q, sizes, must_do, must_skip, server) -> None:
         """Makes the lists at the first call and whenever they are for something else; sets what was given."""
@@ -223,8 +225,11 @@ class LiteAttention:
                 f"read_list was set for {(*self._given[0].shape[:3], self._given[1])} [batch, heads, query "
                 f"tiles, KV tiles], but this call has {(*shape[:3], tiles)}"
             )
-        made_for = (sizes, q.dtype, q.device)
+        made_for = (sizes, q.dtype, q.device, server.name)
         if made_for != self._made_for:
+            costs = None
+            if server.name == "hip":
+                costs = Costs(sizes, server.target.compute_units, runtime.planned_pieces())
             kept = torch.ones(tiles, dtype=torch.bool)
             if must_skip is not None:
                 kept = ~must_skip if must_do is None else ~must_skip | must_do
@@ -237,11 +242,8 @@ class LiteAttention:
             self._lists = torch.zeros((2, *shape), dtype=torch.int32, device=q.device)
             self._lists[self._read] = lists.pack(kept).to(q.device)
             self._full_row = lists.full((), tiles, q.device)
-            self._made_for = made_for
             self._listed = Listed(*2 * [kept.float().mean().item()])
-            self._costs = None
-            if server.name == "hip":
-                self._costs = Costs(sizes, server.target.compute_units, runtime.planned_pieces())
+            self._costs, self._made_for = costs, made_for
             if self._modelled and server.name == "triton":
                 self._fallback.break_even = TRITON_BREAK_EVEN
         elif self.revive_every and self.step % self.revive_every == 0:
@@ -338,19 +340,32 @@ class _Pending:
         self._totals = [count.numel() * kv_tiles for count in counts.values()]
         self._sums, self._ready = torch.stack([count.sum() for count in counts.values()]), None
         self._known = True
+        self._device = self._sums.device
         if self._sums.is_cuda:
-            if torch.cuda.is_current_stream_capturing():
-                self._known = False
+            self._known = not self._captured()
+            if not self._known:
                 return
             pinned = torch.empty(self._sums.shape, dtype=self._sums.dtype, pin_memory=True)
             self._sums = pinned.copy_(self._sums, non_blocking=True)
             self._ready = torch.cuda.Event()
-            self._ready.record()
+            self._ready.record(torch.cuda.current_stream(self._device))
+
+    def _captured(self) -> bool:
+        with torch.cuda.device(self._device):  # may not be the current one
+            return torch.cuda.is_current_stream_capturing()
 
     def get(self) -> Listed | None:
-        """None where it isn't known: not yet, or because a graph was being captured."""
-        if not self._known or (self._ready is not None and not self._ready.query()):
+        """None where it isn't known: not yet, or because a graph is being captured."""
+        if not self._known:
             return None
+        if self._ready is not None:
+            if self._captured():  # HIP would end the capture
+                return None
+            try:
+                if not self._ready.query():
+                    return None
+            except RuntimeError:  # another thread is capturing
+                return None
         shares = [n / total for n, total in zip(self._sums.tolist(), self._totals, strict=True)]
         by_kernel = dict(zip(self._kernels, shares, strict=True))
         tiles = by_kernel.get("forward", 1.0)

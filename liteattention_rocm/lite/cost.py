@@ -47,8 +47,9 @@ class Costs:
         plan = _C.plan(*self._shape, compute_units, pieces=pieces)
         self.dense_kernel, self.dense = plan["kernel"], plan["modelled_clocks"]
         self.break_even = functools.cache(self._break_even)
+        self._clocks = functools.cache(self._planned_clocks)
 
-    def _clocks(self, kernel: str, visited: int) -> float:
+    def _planned_clocks(self, kernel: str, visited: int) -> float:
         plan = _C.skip_plan(*self._shape, self._compute_units, kernel, self._pieces, visited)
         return SKIPPING_OVER_DENSE[kernel] * plan["modelled_clocks"]
 

@@ -138,8 +138,12 @@ def _attention_skip(
         return out, lse
     target = server.target
     verdicts.require(target, runtime.kernel_symbol(f"skip_{kernel}", rounding))
+    needed = workspace_bytes(sizes, target, kernel, pieces, visited)
+    if needed:
+        for name in runtime.split_skip_kernels(kernel, rounding):
+            verdicts.require(target, name)
     # On the stream of the launches, as torch allocates.
-    workspace = q.new_empty(workspace_bytes(sizes, target, kernel, pieces, visited), dtype=torch.uint8)
+    workspace = q.new_empty(needed, dtype=torch.uint8)
     dimensions = arguments.LAYOUTS[layout]
     q, k, v = (views.addressable(tensor, dimensions[2]) for tensor in (q, k, v))
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "read_list": read_list}
