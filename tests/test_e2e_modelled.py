@@ -5,7 +5,7 @@ import pytest
 from e2e import amdahl, arms, modelled
 
 TEN = "liteattention_rocm@-10"
-SKIP = "skip-pingpong:rtne"  # on the schedule of the large shape
+SKIP = "skipping:rtne"
 # Milliseconds by kernel and shape: ours 10, AITER 12, skipping 13 with every tile and 4 with a quarter;
 # of cross-attention ours 0.5 and AITER 0.7.
 MILLISECONDS = {
@@ -17,8 +17,8 @@ MILLISECONDS = {
     (SKIP + modelled.QUARTER, modelled.TRUE_SELF): 4.0,
     ("ours:rtne", "1,2,1080,1080"): 0.2,
     ("ours:rtne", "1,2,1080,512"): 0.1,
-    ("skip:rtne", "1,2,1080,1080"): 0.4,
-    ("skip:rtne" + modelled.QUARTER, "1,2,1080,1080"): 0.1,
+    (SKIP, "1,2,1080,1080"): 0.4,
+    (SKIP + modelled.QUARTER, "1,2,1080,1080"): 0.1,
     ("aiter:rtz", "1,2,1080,1080"): 0.3,
     ("aiter:rtz", "1,2,1080,512"): 0.1,
 }
@@ -65,7 +65,7 @@ def test_the_profile_is_of_the_arms_own_kernel():
         found = real_profile(arm.clock, "1,1,150,70")
         assert arm.kernel in found["kernel"] and f"_{arm.rounding}" in found["kernel"], name
         assert ("aiter" in found["kernel"]) == (arm.backend == "aiter"), name
-    assert real_profile(SKIP, "1,1,150,70")["kernel"] == "attention_skip_pingpong_rtne"
+    assert real_profile(SKIP, "1,1,150,70")["kernel"] == "attention_skip_forward_rtne"
 
 
 def test_a_skipping_arm_lies_on_the_line_at_its_share():

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from liteattention_rocm import _C, runtime, timing
+from liteattention_rocm import _C, arguments, runtime, timing
+from liteattention_rocm.lite.cost import Costs, Listed
+from liteattention_rocm.rounding import ROUNDINGS
 from liteattention_rocm.timing import parameters
 
 COMPUTE_UNITS = [304, 80, 38, 20]
@@ -158,6 +160,60 @@ def test_the_profile_counts_the_split():
     waves = [launch["grid"][0] * launch["block"][0] // 64 for launch in planned["launches"]]
     assert ours["counters"]["SQ_WAVES"] == sum(waves)
     assert ours["device"]["quantisation_efficiency"] > unsplit["device"]["quantisation_efficiency"]
+
+
+def test_the_profile_counts_the_split_of_lists():
+    """Of a call that skips: three launches as planned for the tiles that it visits, and their work alone."""
+    shape, tiles = timing.Shape(1, 5, 7000, 6400), 100
+    kernels = ["skipping:rtz@0.5", "skip-pingpong:rtz@0.5", "skip-pingpong:rtz"]
+    planned, unsplit, everything = (timing.Kernel.parse(name).planned(shape) for name in kernels)
+    assert planned.name == "skip-pingpong_split:rtz@0.5" and unsplit.name == kernels[1]
+    split, unsplit, everything = (
+        timing.profile(kernel, shape, top=0) for kernel in (planned, unsplit, everything)
+    )
+    expected = _C.skip_plan(1, 5, 5, 7000, 6400, 304, "pingpong", 0, tiles // 2)
+    assert expected["pieces"] > 1 and expected["whole_blocks"] == 0
+    assert [stage["kernel"] for stage in split["stages"]] == [
+        f"attention_{launch['kernel']}" + ("_rtz" if launch["kernel"] != "skip_pieces" else "")
+        for launch in expected["launches"]
+    ]
+    assert [stage["name"] for stage in split["stages"]] == ["lists", "pieces", "merge"]
+    assert [stage["workgroups"] for stage in split["stages"]] == [
+        launch["grid"][0] for launch in expected["launches"]
+    ]
+    waves = sum(launch["grid"][0] * launch["block"][0] // 64 for launch in expected["launches"])
+    assert split["counters"]["SQ_WAVES"] == waves
+    # Half of the MFMAs, up to a tile a piece.
+    mfma = [one["counters"]["SQ_INSTS_MFMA"] for one in (split, unsplit, everything)]
+    assert mfma[1] == mfma[2] / 2 and mfma[1] <= mfma[0] <= mfma[1] * (1 + 2 * expected["pieces"] / tiles)
+    for name, result in split["sets"].items():
+        assert result["time_ms"] == pytest.approx(sum(stage["time_ms"][name] for stage in split["stages"]))
+        assert result["time_ms"] < unsplit["sets"][name]["time_ms"]
+        for stage in split["stages"][1:]:
+            assert stage["time_ms"][name] >= 5e-3  # launched behind another
+    # What is not split is what it was.
+    small = timing.Shape(1, 1, 100, 200)
+    assert timing.Kernel.parse("skipping:rtz").planned(small).name == "skip:rtz"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_skipping_at_wans_shape(rounding):
+    """Against dense calls, both split: what lists cost, what half of them saves, and that the plan's model,
+    which decides where skipping pays, says the same."""
+    shape = timing.Shape(1, 12, 32760, 32760)
+    times = [
+        timing.profile(timing.Kernel.parse(name).planned(shape), shape, top=0)["sets"]
+        for name in (f"ours:{rounding}", f"skipping:{rounding}", f"skipping:{rounding}@0.5")
+    ]
+    costs = Costs(arguments.Sizes(1, 12, 12, 32760, 32760), 304)
+    for name in times[0]:
+        dense, full, half = (one[name]["time_ms"] for one in times)
+        assert full <= 1.03 * dense and half <= dense / 2 / 0.9
+        if name == "D0":
+            assert costs.clocks("pingpong", Listed()) / costs.dense == pytest.approx(full / dense, abs=0.02)
+            half_listed = costs.clocks("pingpong", Listed(0.5, 0.5)) / costs.dense
+            assert half_listed == pytest.approx(half / dense, abs=0.02)
 
 
 def test_pieces_in_the_environment():

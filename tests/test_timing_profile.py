@@ -23,7 +23,7 @@ from liteattention_rocm.timing import (
     timeline,
 )
 from liteattention_rocm.timing import device as device_model
-from liteattention_rocm.timing.kernels import Stage
+from liteattention_rocm.timing.stages import Stage
 from liteattention_rocm.timing.steady import Steady, TracedStage, Traces, traced_lengths
 
 SHAPE = Shape(1, 4, 16384, 16384)

@@ -3,8 +3,9 @@
 import functools
 from dataclasses import dataclass
 
-from .kernels import Kernel, Shape, Stage
+from .kernels import Kernel, Shape
 from .parameters import ParameterSet, value
+from .stages import Stage
 
 # Doubling, so that the last pair is in steady state where the first is not yet. Every length has the
 # remainder of the wanted one, so that the masked last tile is the same.
