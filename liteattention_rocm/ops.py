@@ -6,6 +6,7 @@ They are defined with `torch.library.define` and `impl`: `custom_op` would add 1
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from . import arguments, dispatch, views
 from .rounding import rounding_name
@@ -150,7 +151,9 @@ def _launch_into(call, q, k, v, out, lse) -> None:
     """Launches a call whose output is given."""
     place = out if _check_place(call, q, k, v, out) else q.new_empty(out.shape)
     dispatch.serving(q.device).launch(call, q, k, v, place, lse)
-    if place is not out:
+    if place is out:
+        increment_version(out)  # autograd may have kept it for a backward pass
+    else:
         out.copy_(place)
 
 

@@ -171,3 +171,18 @@ def test_another_hip_library_serves_cpu_tensors(monkeypatch, tmp_path):
     monkeypatch.setenv("LITEATTENTION_ROCM_HIP_LIBRARY", str(tmp_path / "missing.so"))
     with pytest.raises(RuntimeError, match=r"missing\.so"):
         liteattention_rocm.attention(q, k, v)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("return_lse", [True, False])
+def test_autograd_notices_that_out_was_written(return_lse, aligned):
+    """A tensor that a backward pass will read must not change behind autograd's back."""
+    q, k, v = Case(17, 33).inputs()
+    out = torch.ones(q.numel() + 1, dtype=q.dtype)[0 if aligned else 1 :][: q.numel()].view(q.shape)
+    factor = torch.ones_like(q, requires_grad=True)
+    product = factor * out
+    liteattention_rocm.attention(q, k, v, out=out, return_lse=return_lse)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+    with torch.inference_mode():
+        liteattention_rocm.attention(q, k, v, out=torch.empty_like(q), return_lse=return_lse)
