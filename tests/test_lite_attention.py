@@ -339,7 +339,7 @@ def test_break_even_is_modelled_by_shape(model):
     numbers = [f"{100 * costs.break_even(kernel):.0f} %" for kernel in ("pingpong", "forward")]
     assert f"| {model.replace(' ', ', ')} | {' | '.join(numbers)} |" in page
     small = Costs(arguments.Sizes(1, 2, 2, 300, 250), 304)
-    assert small.dense_kernel == "forward" and 0 < small.break_even("forward") < 0.02
+    assert small.dense_kernel == "forward" and 0 < small.break_even("forward") < 0.025
     assert Costs(arguments.Sizes(1, 2, 2, 300, 1000), 304).break_even("forward") > 0.4
 
 

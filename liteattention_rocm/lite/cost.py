@@ -10,7 +10,7 @@ from . import lists
 
 # Clocks of a skipping kernel over those of the dense kernel it is made from, with every tile listed: by
 # schedule, modelled, at most this over the rounding modes and the model's parameter sets.
-SKIPPING_OVER_DENSE = {"forward": 1.01, "pingpong": 1.02}
+SKIPPING_OVER_DENSE = {"forward": 1.02, "pingpong": 1.02}
 # The query tiles of a workgroup, which visits what any of them lists.
 QUERY_TILES_OF = {"forward": 1, "pingpong": 3}
 _STEPS = 64  # numbers of visited tiles that calls are planned for
