@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,7 +51,19 @@ def without_torch() -> Finding:
     )
 
 
-def broken_module(error: ImportError) -> Finding:
+def broken_torch(error: Exception) -> Finding:
+    """A torch that is installed; its libraries are listed with what they lack."""
+    (folder, *_) = importlib.util.find_spec("torch").submodule_search_locations or ["."]
+    libraries = shlex.quote(str(Path(folder) / "lib"))
+    return Finding(
+        "torch",
+        f"PyTorch is installed but does not load: {error}; a library that another one wants belongs to "
+        "another version of ROCm, or is not on this machine",
+        f"ldd {libraries}/*.so | grep 'not found'",
+    )
+
+
+def broken_module(error: Exception) -> Finding:
     return Finding(
         "module",
         f"the compiled module does not load: {error}",

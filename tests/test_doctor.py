@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,8 @@ import torch
 
 from liteattention_rocm import _C, cli, diagnosis, runtime
 from liteattention_rocm.commands import doctor
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Machine:
@@ -284,3 +288,61 @@ def test_another_build_of_torch(machine, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     machine.devices()
     assert set(machine.findings()) == {"no rocm"}
+
+
+def without(cause, tmp_path, *arguments):
+    """`liteattention-rocm` in a process where torch or the compiled module does not load."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = "import sys; from liteattention_rocm.cli import main; sys.exit(main(sys.argv[1:]))"
+    if cause == "_C":
+        program = f"import sys; sys.modules['liteattention_rocm._C'] = None; {program}"
+    else:
+        package = tmp_path / "first" / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"raise {cause}\n")
+        environment["PYTHONPATH"] = f"{package.parent}{os.pathsep}{ROOT}"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+MISSING_LIBRARY = "libamdhip64.so.6: cannot open shared object file"
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_a_torch_that_does_not_load(tmp_path, error):
+    process = without(f"{error}('{MISSING_LIBRARY}')", tmp_path, "doctor", "--json")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    (problem,) = json.loads(process.stdout)["problems"]
+    assert problem["kind"] == "torch" and MISSING_LIBRARY in problem["text"]
+    assert problem["paste"] == f"ldd {tmp_path}/first/torch/lib/*.so | grep 'not found'"
+
+
+def test_a_compiled_module_that_does_not_load(tmp_path):
+    process = without("_C", tmp_path, "doctor")
+    assert process.returncode == 1 and "Traceback" not in process.stdout + process.stderr
+    assert "PROBLEM        the compiled module does not load: " in process.stdout
+    assert "  paste        " in process.stdout.split("PROBLEM")[1]
+    process = without("_C", tmp_path, "coverage")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    assert process.stderr.startswith("liteattention-rocm coverage: the compiled module does not load: ")
+
+
+def test_what_does_not_load_is_said_at_its_use(tmp_path):
+    """The package imports; each of its names raises, with the reason and where to learn more."""
+    code = (
+        "import sys; sys.modules['liteattention_rocm._C'] = None\n"
+        "import liteattention_rocm\n"
+        "for name in liteattention_rocm.__all__:\n"
+        "    try:\n"
+        "        getattr(liteattention_rocm, name)\n"
+        "    except ImportError as error:\n"
+        "        print(name, error.__cause__ is not None, error)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    lines = process.stdout.splitlines()
+    for name in ("LiteAttention", "attention", "attention_varlen", "prepare"):
+        (line,) = [
+            one for one in lines if one.startswith(f"{name} True liteattention_rocm.{name} does not load")
+        ]
+        assert "doctor" in line
