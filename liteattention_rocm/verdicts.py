@@ -1,7 +1,8 @@
 """Verdicts of the self-test, kept in the user's cache folder: what failed on a device is refused there.
 
 One file per code object, architecture, device and driver. The folder is what LITEATTENTION_ROCM_CACHE names,
-else liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache.
+else liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache; without a home directory it is
+liteattention_rocm-UID in the folder of temporary files.
 """
 
 import contextlib
@@ -37,7 +38,10 @@ def folder() -> Path:
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "liteattention_rocm"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "liteattention_rocm"
+    except RuntimeError:  # HOME is unset and the user has no entry: a container's --user
+        return Path(tempfile.gettempdir()) / f"liteattention_rocm-{os.getuid()}"
 
 
 @functools.cache
@@ -88,7 +92,11 @@ def load(where) -> dict[str, dict]:
 
 
 def store(where, variants: dict[str, dict]) -> Path:
-    """Replaces a target's verdicts; other processes see the old file or the new one."""
+    """Replaces a target's verdicts; other processes see the old file or the new one.
+
+    Raises:
+        OSError: it can't be written.
+    """
     path = file_of(where)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"schema": SCHEMA, **identity(where), "variants": variants}

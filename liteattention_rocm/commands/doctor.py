@@ -147,6 +147,8 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         notes.append(diagnosis.hidden_devices())
     if hip and importlib.util.find_spec("amdsmi") is None:
         notes.append(diagnosis.missing_amdsmi())
+    elif hip and (reason := diagnosis.amdsmi_failure()) is not None:
+        problems.append(diagnosis.broken_amdsmi(reason))
     if hip:
         report["partitions"] = diagnosis.partitions()
         notes += diagnosis.partitioned(report["partitions"])

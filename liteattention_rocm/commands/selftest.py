@@ -20,7 +20,7 @@ def choose_device(options) -> str:
     """What torch calls the device that --device and --index name.
 
     Raises:
-        ValueError: torch has no ROCm device.
+        ValueError: torch has no ROCm device, or none of that index.
     """
     import torch
 
@@ -28,6 +28,11 @@ def choose_device(options) -> str:
     if options.device == "hip" and not available:
         raise ValueError("--device hip: torch is no ROCm build, or sees no device; `doctor` says more")
     if options.device == "hip" or (options.device is None and available):
+        count = torch.cuda.device_count()
+        if not 0 <= options.index < count:
+            raise ValueError(
+                f"--index counts the visible devices and must be below {count}, got {options.index}"
+            )
         return f"cuda:{options.index}"
     return "cpu"
 
@@ -63,7 +68,8 @@ def report_text(report: dict) -> str:
             if case["verdict"] != "pass"
         ]
     failed = [one["name"] for one in report["variants"] if one["verdict"] == "fail"]
-    if failed:
+    if failed and not report["not_kept"]:
         lines.append(f"refused on this device from now on: {', '.join(failed)}")
-    lines.append(f"{report['seconds']} s; verdicts in {report['file']}")
+    where = report["not_kept"] or f"verdicts in {report['file']}"
+    lines.append(f"{report['seconds']} s; {where}")
     return "\n".join(lines)
