@@ -388,16 +388,19 @@ def test_another_build_of_torch(machine, monkeypatch):
 def without(cause, tmp_path, *arguments):
     """`liteattention-rocm` in a process where torch or the compiled module does not load."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    program = "import sys; from liteattention_rocm.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = ["-m", "liteattention_rocm.cli"]
     if cause == "_C":
-        program = f"import sys; sys.modules['liteattention_rocm._C'] = None; {program}"
+        program = (
+            "import sys; sys.modules['liteattention_rocm._C'] = None; from liteattention_rocm import cli; "
+        )
+        program = ["-c", f"{program}sys.exit(cli.main(sys.argv[1:]))"]
     else:
         package = tmp_path / "first" / "torch"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(f"raise {cause}\n")
         environment["PYTHONPATH"] = f"{package.parent}{os.pathsep}{ROOT}"
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment
+        [sys.executable, *program, *arguments], capture_output=True, text=True, env=environment
     )
 
 
