@@ -1,8 +1,7 @@
 """Verdicts of the self-test, kept in the user's cache folder: what failed on a device is refused there.
 
 One file per code object, architecture, device and driver. The folder is what LITEATTENTION_ROCM_CACHE names,
-else liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache; without a home directory it is
-liteattention_rocm-UID in the folder of temporary files.
+else liteattention_rocm in XDG_CACHE_HOME, else in ~/.cache.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ class RefusedVariant(RuntimeError):
 
 
 def folder() -> Path:
-    """Where the files lie."""
+    """Where the files lie: without a home directory, liteattention_rocm-UID in the folder of temporary files."""
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
