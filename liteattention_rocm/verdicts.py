@@ -33,7 +33,7 @@ class RefusedVariant(RuntimeError):
 
 
 def folder() -> Path:
-    """Where the files lie: without a home directory, liteattention_rocm-UID in the folder of temporary files."""
+    """Where the files lie. Without a home directory: liteattention_rocm-UID among the temporary files."""
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")

@@ -416,6 +416,16 @@ def test_a_torch_that_does_not_load(tmp_path, error):
     assert problem["paste"] == f"ldd {tmp_path}/first/torch/lib/*.so | grep 'not found'"
 
 
+@pytest.mark.parametrize("command", ["selftest", "calibrate"])
+def test_commands_say_that_torch_does_not_load(tmp_path, command):
+    process = without(f"ImportError('{MISSING_LIBRARY}')", tmp_path, command)
+    assert process.returncode == 1 and process.stdout == ""
+    assert process.stderr == (
+        f"liteattention-rocm {command}: PyTorch does not load: {MISSING_LIBRARY}; "
+        "`liteattention-rocm doctor` says more\n"
+    )
+
+
 def test_a_compiled_module_that_does_not_load(tmp_path):
     process = without("_C", tmp_path, "doctor")
     assert process.returncode == 1 and "Traceback" not in process.stdout + process.stderr

@@ -40,13 +40,15 @@ def add_options(parser) -> None:
 
 
 def run(options) -> int:
+    chosen = choose_device(options)
+
     from .. import aiter_kernel
     from ..calibration import clocks, counters, report
     from ..calibration.hip import Device
     from ..timing.kernels import Shape
     from ..timing.parameters import parameter_sets
 
-    device = Device(choose_device(options))
+    device = Device(chosen)
     shape = Shape.parse(options.shape or (_SIMULATED_SHAPE if device.simulated else _SHAPE))
     if options.seconds <= 0:
         raise ValueError(f"--seconds must be positive, got {options.seconds}")

@@ -21,8 +21,14 @@ def choose_device(options) -> str:
 
     Raises:
         ValueError: torch has no ROCm device, or none of that index.
+        RuntimeError: torch does not load.
     """
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError(
+            f"PyTorch does not load: {error}; `liteattention-rocm doctor` says more"
+        ) from error
 
     available = torch.version.hip is not None and torch.cuda.is_available()
     if options.device == "hip" and not available:
@@ -38,6 +44,8 @@ def choose_device(options) -> str:
 
 
 def run(options) -> int:
+    device = choose_device(options)
+
     from .. import selftest
     from ..selftest.judging import RECORD
 
@@ -45,7 +53,7 @@ def run(options) -> int:
         RECORD.write_text(json.dumps(selftest.record(), indent=1) + "\n")
         print(f"recorded in {RECORD}")
         return 0
-    report = selftest.run(choose_device(options))
+    report = selftest.run(device)
     print(json.dumps(report, indent=1) if options.json else report_text(report))
     return 1 if any(one["verdict"] == "fail" for one in report["variants"]) else 0
 
