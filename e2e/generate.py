@@ -46,8 +46,9 @@ READING_TAKES_TIME = True  # times include reading the sparsity back
 
 
 def tell(**message: Any) -> None:
-    """Sends one message to the parent."""
-    print(MARK + json.dumps(message), flush=True)
+    """Sends one message to the parent: one write, lest another thread's output come before the line's end."""
+    sys.stdout.write(f"{MARK}{json.dumps(message)}\n")
+    sys.stdout.flush()
 
 
 def main(path: str) -> int:

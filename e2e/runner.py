@@ -23,6 +23,17 @@ from e2e.job import Job
 RUN_FIELDS = ("times", "memory", "digest", "reads_sparsity")  # of a result, in every round
 
 
+def _message(line: str) -> dict[str, Any] | None:
+    """What :func:`e2e.generate.tell` sent; None where the line is another, or others wrote into it."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        message = json.loads(line[len(MARK) :])
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
 @dataclass
 class Child:
     """A process that makes an arm's videos of one round, as seen from here.
@@ -60,8 +71,8 @@ class Child:
             )
             try:
                 for line in self.process.stdout:
-                    if line.startswith(MARK):
-                        self.on_message(json.loads(line[len(MARK) :]))
+                    if (message := _message(line)) is not None:
+                        self.on_message(message)
                         continue
                     log.write(line)
                     log.flush()
@@ -168,15 +179,16 @@ def run(todo: list[Piece], device: str, at_a_time: int, console: Any) -> None:
             child = Child(piece.job, piece.log, environment, follow)
             with lock:
                 children.append(child)
-            piece.error = child.run()
-            if piece.error is None and piece.wanted:
-                piece.error = "the process ended well without a result"
-            if piece.error:
-                broken[piece.arm.name] = piece.error
+            failure = child.run()
+            if piece.wanted:
+                piece.error = broken[piece.arm.name] = failure or "the process ended well without a result"
             progress.remove_task(task)
             basis = "simulation" if device == "cpu" else "generation"
             seconds = [job.finished()["times"]["total_s"] for job in piece.job.each() if job.finished()]
-            say(name, f"FAILED: {piece.error}" if piece.error else f"done, {sum(seconds):.1f} s of {basis}")
+            outcome = f"FAILED: {piece.error}" if piece.error else f"done, {sum(seconds):.1f} s of {basis}"
+            if failure and not piece.error:  # as where the HIP runtime aborts while it shuts down
+                outcome += f"; the results were complete when the process failed: {failure}"
+            say(name, outcome)
 
         def say(name: str, outcome: str) -> None:
             progress.advance(everything)

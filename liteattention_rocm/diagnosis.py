@@ -3,6 +3,9 @@
 import importlib.util
 import os
 import re
+import shlex
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +24,12 @@ DOCKER = (
 INSTALL_AITER = (
     "git clone --recursive https://github.com/ROCm/aiter && pip install --no-build-isolation ./aiter"
 )
+# Where a command needs the repository.
+CLONE = "CLONE is the folder that the repository of liteattention_rocm was cloned to"
+REINSTALL = "pip install --force-reinstall --no-deps CLONE"
+# What SGLang 0.5.23 asks before it takes the ROCm platform (multimodal_gen/runtime/platforms/__init__.py).
+AMDSMI_CALLS = "import amdsmi; amdsmi.amdsmi_init(); print(len(amdsmi.amdsmi_get_processor_handles()))"
+AMDSMI_SECONDS = 30
 VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -50,21 +59,46 @@ def without_torch() -> Finding:
     )
 
 
-def broken_module(error: ImportError) -> Finding:
+def broken_torch(error: Exception) -> Finding:
+    """A torch that is installed; its libraries are listed with what they lack."""
+    (folder, *_) = importlib.util.find_spec("torch").submodule_search_locations or ["."]
+    libraries = shlex.quote(str(Path(folder) / "lib"))
+    return Finding(
+        "torch",
+        f"PyTorch is installed but does not load: {error}; a library that another one wants belongs to "
+        "another version of ROCm, or is not on this machine",
+        f"ldd {libraries}/*.so | grep 'not found'",
+    )
+
+
+def broken_module(error: Exception) -> Finding:
     return Finding(
         "module",
-        f"the compiled module does not load: {error}",
-        "pip install --force-reinstall --no-deps --no-cache-dir .",
+        f"the compiled module does not load: {error}; {CLONE}",
+        f"{REINSTALL} --no-cache-dir",
     )
 
 
 def unserved(device: str, reason: str, others: list[int]) -> Finding:
-    """A device that no kernel here serves. `others`: indices of devices that are served."""
+    """A device that no kernel here serves. `others`: torch's indices of devices that are served."""
     if others:
-        paste = f"export HIP_VISIBLE_DEVICES={','.join(map(str, others))}"
+        variable, names = _visible()
+        paste = f"export {variable}={','.join(names[i] if i < len(names) else str(i) for i in others)}"
     else:
         paste = "export LITEATTENTION_ROCM_DISABLE=1"
     return Finding("architecture", f"{device}: {reason}", paste)
+
+
+def _visible() -> tuple[str, list[str]]:
+    """The variable of HIP that chooses devices, and what torch's indices are called there; empty: the same.
+
+    HIP reads CUDA_VISIBLE_DEVICES where HIP_VISIBLE_DEVICES is not set. Both count what ROCR_VISIBLE_DEVICES
+    has left, as torch does where neither is set.
+    """
+    for variable in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if value := os.environ.get(variable):
+            return variable, [shlex.quote(name.strip()) for name in value.split(",")]
+    return "HIP_VISIBLE_DEVICES", []
 
 
 def hidden_devices() -> Finding:
@@ -93,10 +127,11 @@ def hidden_devices() -> Finding:
 
 def unserved_cpu(reason: str, variable: str) -> Finding:
     """CPU tensors run nowhere."""
-    paste = f"unset {variable}" if os.environ.get(variable) else "pip install --force-reinstall --no-deps ."
     if "LITEATTENTION_ROCM_KERNEL" in reason:
-        paste = "unset LITEATTENTION_ROCM_KERNEL"
-    return Finding("cpu", f"cpu: {reason}", paste)
+        variable = "LITEATTENTION_ROCM_KERNEL"
+    elif not os.environ.get(variable):
+        return Finding("cpu", f"cpu: {reason}; {CLONE}", REINSTALL)
+    return Finding("cpu", f"cpu: {reason}", f"unset {variable}")
 
 
 def no_rocm(nvidia: bool) -> Finding:
@@ -109,7 +144,7 @@ def forced(variable: str, value: str) -> Finding:
 
 
 def missing_code_objects(error: FileNotFoundError) -> Finding:
-    return Finding("aiter code objects", str(error), "python tools/fetch_aiter.py")
+    return Finding("aiter code objects", f"{error}; {CLONE}", "python CLONE/tools/fetch_aiter.py")
 
 
 def no_hip_runtime(error: Exception) -> Finding:
@@ -127,6 +162,33 @@ def missing_amdsmi() -> Finding:
     )
 
 
+def amdsmi_failure() -> str | None:
+    """Why the amdsmi that is installed lists no GPU, asked as SGLang asks, in a process of its own."""
+    command = [sys.executable, "-c", AMDSMI_CALLS]
+    try:
+        process = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=AMDSMI_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {AMDSMI_SECONDS} s"
+    count, said = process.stdout.split()[-1:], process.stderr.strip().splitlines()
+    if count == ["0"]:
+        return "it lists no processor"
+    if count and count[0].isdecimal():
+        return None
+    return said[-1].strip() if said else f"exit status {process.returncode}"
+
+
+def broken_amdsmi(reason: str) -> Finding:
+    return Finding(
+        "amdsmi",
+        f"amdsmi is installed but fails ({reason}), so SGLang runs on the CPU without a word: it has to be "
+        "of the version of ROCm that is installed, and this user must be allowed to open /dev/kfd and "
+        "/dev/dri",
+        "pip install --force-reinstall --no-deps /opt/rocm/share/amd_smi",
+    )
+
+
 def excluded_plugin(variable: str, value: str, name: str) -> Finding:
     text = f"{variable}={value!r} keeps SGLang from loading the plugin: add {name!r} or unset it"
     return Finding("plugin", text, f'export {variable}="${variable},{name}"')
@@ -137,8 +199,8 @@ def disabled_plugin(variable: str, value: str) -> Finding:
 
 
 def missing_entry(name: str, group: str) -> Finding:
-    text = f"no entry {name!r} in the group {group}: reinstall liteattention_rocm"
-    return Finding("plugin", text, "pip install --force-reinstall --no-deps .")
+    text = f"no entry {name!r} in the group {group}: reinstall liteattention_rocm; {CLONE}"
+    return Finding("plugin", text, REINSTALL)
 
 
 def missing_sglang() -> Finding:
@@ -185,43 +247,51 @@ def aiter_package() -> tuple[Path | None, list[Finding]]:
     return root, []
 
 
+def _mode(file: Path) -> str:
+    """A partition mode, in capitals as the driver prints it; "unknown" where it does not tell.
+
+    The driver refuses to tell while it resets a device.
+    """
+    try:
+        mode = file.read_text().strip().upper()
+    except OSError:
+        return "unknown"
+    return "unknown" if mode in ("", "UNKNOWN") else mode
+
+
 def partitions() -> list[dict[str, str]]:
     """Compute and memory partition modes by DRM card, where the driver tells: [{card, compute, memory}]."""
     found = []
     for folder in sorted(DRM.glob("card[0-9]*/device"), key=lambda f: int(re.sub(r"\D", "", f.parent.name))):
         compute, memory = folder / "current_compute_partition", folder / "current_memory_partition"
         if compute.is_file():
-            found.append(
-                {
-                    "card": folder.parent.name,
-                    "compute": compute.read_text().strip(),
-                    "memory": memory.read_text().strip() if memory.is_file() else "unknown",
-                }
-            )
+            found.append({"card": folder.parent.name, "compute": _mode(compute), "memory": _mode(memory)})
     return found
 
 
 def partitioned(modes: list[dict[str, str]]) -> list[Finding]:
-    """Cards that are split: each part is a device of its own, with a share of the compute units."""
-    findings = []
-    for one in modes:
-        if one["compute"] not in ("SPX", ""):
-            findings.append(
-                Finding(
-                    "partition",
-                    f"{one['card']} runs in compute partition mode {one['compute']}: torch sees its parts as "
-                    "devices of fewer compute units. Attention works there; times are not those of a whole "
-                    "MI300X",
-                    "sudo amd-smi set --gpu all --compute-partition SPX",
-                )
-            )
-        if one["memory"] not in ("NPS1", "unknown", ""):
-            findings.append(
-                Finding(
-                    "partition",
-                    f"{one['card']} runs in memory partition mode {one['memory']}: a device reaches a part "
-                    "of the memory only, and large models may not fit",
-                    "sudo amd-smi set --gpu all --memory-partition NPS1",
-                )
-            )
-    return findings
+    """Cards that are split: each part is a device of its own, with a share of the compute units.
+
+    Memory comes first: the driver takes SPX only where memory is one partition.
+    """
+    memory = [
+        Finding(
+            "partition",
+            f"{one['card']} runs in memory partition mode {one['memory']}: a device reaches a part of the "
+            "memory only, and large models may not fit",
+            "sudo amd-smi set --gpu all --memory-partition NPS1",
+        )
+        for one in modes
+        if one["memory"] not in ("NPS1", "unknown")
+    ]
+    compute = [
+        Finding(
+            "partition",
+            f"{one['card']} runs in compute partition mode {one['compute']}: torch sees its parts as devices "
+            "of fewer compute units. Attention works there; times are not those of a whole MI300X",
+            "sudo amd-smi set --gpu all --compute-partition SPX",
+        )
+        for one in modes
+        if one["compute"] not in ("SPX", "unknown")
+    ]
+    return memory + compute

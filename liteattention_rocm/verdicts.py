@@ -33,11 +33,14 @@ class RefusedVariant(RuntimeError):
 
 
 def folder() -> Path:
-    """Where the files lie."""
+    """Where the files lie. Without a home directory: liteattention_rocm-UID among the temporary files."""
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "liteattention_rocm"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "liteattention_rocm"
+    except RuntimeError:  # HOME is unset and the user has no entry: a container's --user
+        return Path(tempfile.gettempdir()) / f"liteattention_rocm-{os.getuid()}"
 
 
 @functools.cache
@@ -88,7 +91,11 @@ def load(where) -> dict[str, dict]:
 
 
 def store(where, variants: dict[str, dict]) -> Path:
-    """Replaces a target's verdicts; other processes see the old file or the new one."""
+    """Replaces a target's verdicts; other processes see the old file or the new one.
+
+    Raises:
+        OSError: it can't be written.
+    """
     path = file_of(where)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"schema": SCHEMA, **identity(where), "variants": variants}

@@ -405,3 +405,29 @@ def test_one_member_is_an_interval(monkeypatch):
     with use({"D0": parameter_sets()["D0"], "B": one}, ["B"]):
         answer = profiling.interval({"D0": 9.0, "B": 2.0}, {"D0": 0.0, "B": 0.02})
     assert (answer["low"], answer["high"]) == pytest.approx((1.92, 2.08))
+
+
+def test_missing_code_objects_are_told_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+    def measured(*arguments, **options):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(report, "measure", measured)
+    monkeypatch.setattr(report, "predicted_clock_ghz", lambda *arguments: 1.0)  # no device asks for that
+    monkeypatch.setenv("LITEATTENTION_ROCM_AITER_HSA", str(tmp_path))
+    assert cli.main(["calibrate", "--device", "simulator"]) == 1
+    assert f"AITER's code objects are not under {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_failure_is_taken_from_the_runtime_s_record():
+    """What looks at the runtime's last error next, as torch does, finds none."""
+    device = Device("cpu")
+    with pytest.raises(HipFailure, match=r"hipModuleLoadData: hipErrorInvalidImage\n.+"):
+        device.module(b"no code object")
+    assert device._hip.hipGetLastError() == 0
+
+
+def test_the_sampler_runs_as_long_as_it_is_said_to():
+    """A tenth of a second: a sample takes its s_sleep, 127 · 64 clocks, at 2.1 GHz, or 1.3 under
+    load."""
+    seconds = [clocks._SAMPLES * 127 * 64 / (ghz * 1e9) for ghz in (2.1, 1.3)]
+    assert 0.05 < seconds[0] < 0.1 < seconds[1] < 0.15

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,8 @@ import torch
 
 from liteattention_rocm import _C, cli, diagnosis, runtime
 from liteattention_rocm.commands import doctor
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Machine:
@@ -37,6 +41,8 @@ class Machine:
         patch.setattr(diagnosis, "DRM", tmp_path / "drm")
         patch.setattr(diagnosis, "KFD", tmp_path / "kfd")
         (tmp_path / "kfd").touch()
+        patch.setenv("PYTHONPATH", str(tmp_path / "stubs"))
+        self.amdsmi()
         for variable in ("SGLANG_PLUGINS", "LITEATTENTION_ROCM_DISABLE", *diagnosis.VISIBLE_VARIABLES):
             patch.delenv(variable, raising=False)
         opened = {
@@ -71,6 +77,10 @@ class Machine:
             path = self.folder / "aiter" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content.get(file, ""))
+
+    def amdsmi(self, source="def amdsmi_init(): ...\ndef amdsmi_get_processor_handles(): return [1]\n"):
+        (self.folder / "stubs").mkdir(exist_ok=True)
+        (self.folder / "stubs" / "amdsmi.py").write_text(source)
 
     def partition(self, card, compute, memory="NPS1"):
         device = self.folder / "drm" / card / "device"
@@ -109,6 +119,26 @@ def test_no_amdsmi(machine):
     finding = machine.findings()["amdsmi"]
     assert "SGLang believes that there is no GPU" in finding["text"]
     assert finding["paste"].startswith("pip install /opt/rocm/share/amd_smi")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def amdsmi_init(): raise RuntimeError('driver not loaded')\n", "RuntimeError: driver not loaded"),
+        ("raise OSError('libamd_smi.so')\n", "OSError: libamd_smi.so"),
+        ("def amdsmi_init(): ...\ndef amdsmi_get_processor_handles(): return []\n", "it lists no processor"),
+        ("import os\ndef amdsmi_init(): os._exit(3)\n", "exit status 3"),
+        ("import time\ndef amdsmi_init(): time.sleep(60)\n", "no answer within 1 s"),
+    ],
+)
+def test_an_amdsmi_that_fails(machine, monkeypatch, capsys, source, reason):
+    machine.amdsmi(source)
+    if "sleep" in source:
+        monkeypatch.setattr(diagnosis, "AMDSMI_SECONDS", 1)
+    finding = machine.findings()["amdsmi"]
+    assert f"amdsmi is installed but fails ({reason}), so SGLang runs on the CPU" in finding["text"]
+    assert finding["paste"].endswith("/opt/rocm/share/amd_smi")
+    assert cli.main(["doctor"]) == 1 and "PROBLEM        amdsmi" in capsys.readouterr().out
 
 
 def test_no_aiter(machine):
@@ -154,6 +184,25 @@ def test_wrong_architecture_beside_a_right_one(machine):
     machine.devices("gfx1100", "gfx942", "gfx942")
     finding = machine.findings()["architecture"]
     assert finding["paste"] == "export HIP_VISIBLE_DEVICES=1,2"
+
+
+@pytest.mark.parametrize(
+    ("set_to", "paste"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "4,5"}, "HIP_VISIBLE_DEVICES=5"),
+        ({"CUDA_VISIBLE_DEVICES": "6, 7"}, "CUDA_VISIBLE_DEVICES=7"),
+        ({"HIP_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "0,1"}, "HIP_VISIBLE_DEVICES=GPU-b"),
+        ({"ROCR_VISIBLE_DEVICES": "4,5"}, "HIP_VISIBLE_DEVICES=1"),
+        ({"ROCR_VISIBLE_DEVICES": "2,3,4", "HIP_VISIBLE_DEVICES": "2,0"}, "HIP_VISIBLE_DEVICES=0"),
+        ({"HIP_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES=1"),
+    ],
+)
+def test_wrong_architecture_among_visible_devices(machine, monkeypatch, set_to, paste):
+    """The line names devices as the variable in force does, not by torch's indices."""
+    for variable, value in set_to.items():
+        monkeypatch.setenv(variable, value)
+    machine.devices("gfx1100", "gfx942")
+    assert machine.findings()["architecture"]["paste"] == f"export {paste}"
 
 
 def test_plugin_not_in_sglang_plugins(machine, monkeypatch):
@@ -208,6 +257,40 @@ def test_compute_partitions(machine, mode):
 def test_partition_files_that_a_driver_lacks(machine):
     (machine.folder / "drm" / "card0" / "device").mkdir(parents=True)
     assert doctor.collect()["partitions"] == [] and machine.findings() == {}
+
+
+@pytest.mark.parametrize("unknown", ["UNKNOWN", "unknown", ""])
+def test_partition_modes_that_the_driver_does_not_know(machine, unknown):
+    machine.partition("card1", unknown, unknown)
+    machine.partition("card2", "spx", "nps1")
+    assert machine.findings() == {}
+    assert doctor.collect()["partitions"] == [
+        {"card": "card1", "compute": "unknown", "memory": "unknown"},
+        {"card": "card2", "compute": "SPX", "memory": "NPS1"},
+    ]
+
+
+def test_partition_modes_that_the_driver_refuses_to_tell(machine, monkeypatch):
+    machine.partition("card1", "CPX", "NPS4")
+    read = Path.read_text
+
+    def refuse(path, *arguments, **options):
+        if path.name.endswith("_partition"):
+            raise PermissionError(1, "Operation not permitted")
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert machine.findings() == {}
+    (card,) = doctor.collect()["partitions"]
+    assert card == {"card": "card1", "compute": "unknown", "memory": "unknown"}
+
+
+def test_memory_is_joined_before_compute(machine):
+    """Of all cards: the driver takes SPX only where memory is one partition."""
+    machine.partition("card1", "CPX")
+    machine.partition("card2", "CPX", "NPS4")
+    pastes = [one["paste"].split("--")[-1] for one in doctor.collect()["notes"]]
+    assert pastes == ["memory-partition NPS1", "compute-partition SPX", "compute-partition SPX"]
 
 
 def test_no_device_hidden_by_the_environment(machine, monkeypatch):
@@ -270,7 +353,7 @@ def test_refused_variant(machine, monkeypatch):
 
 def test_no_code_objects_of_aiter(machine, monkeypatch):
     monkeypatch.setenv("LITEATTENTION_ROCM_AITER_HSA", str(machine.folder))
-    assert machine.findings()["aiter code objects"]["paste"] == "python tools/fetch_aiter.py"
+    assert machine.findings()["aiter code objects"]["paste"] == "python CLONE/tools/fetch_aiter.py"
 
 
 def test_without_torch_or_module(machine):
@@ -280,7 +363,94 @@ def test_without_torch_or_module(machine):
     assert "undefined symbol" in finding.text and finding.paste.startswith("pip install")
 
 
+def test_lines_that_need_the_repository_say_where_it_is(machine, monkeypatch):
+    """They name CLONE, and the text says what that is."""
+    monkeypatch.setenv("LITEATTENTION_ROCM_AITER_HSA", str(machine.folder))
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda group: ())
+    found = machine.findings()
+    broken = diagnosis.broken_module(ImportError("undefined symbol")).json()
+    for one in (
+        found["aiter code objects"],
+        found["plugin"],
+        diagnosis.unserved_cpu("r", "V").json(),
+        broken,
+    ):
+        assert " CLONE" in one["paste"] and "CLONE is the folder" in one["text"]
+        assert not one["paste"].endswith(" .") and " tools/" not in one["paste"]
+
+
 def test_another_build_of_torch(machine, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     machine.devices()
     assert set(machine.findings()) == {"no rocm"}
+
+
+def without(cause, tmp_path, *arguments):
+    """`liteattention-rocm` in a process where torch or the compiled module does not load."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = ["-m", "liteattention_rocm.cli"]
+    if cause == "_C":
+        program = (
+            "import sys; sys.modules['liteattention_rocm._C'] = None; from liteattention_rocm import cli; "
+        )
+        program = ["-c", f"{program}sys.exit(cli.main(sys.argv[1:]))"]
+    else:
+        package = tmp_path / "first" / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"raise {cause}\n")
+        environment["PYTHONPATH"] = f"{package.parent}{os.pathsep}{ROOT}"
+    return subprocess.run(
+        [sys.executable, *program, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+MISSING_LIBRARY = "libamdhip64.so.6: cannot open shared object file"
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_a_torch_that_does_not_load(tmp_path, error):
+    process = without(f"{error}('{MISSING_LIBRARY}')", tmp_path, "doctor", "--json")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    (problem,) = json.loads(process.stdout)["problems"]
+    assert problem["kind"] == "torch" and MISSING_LIBRARY in problem["text"]
+    assert problem["paste"] == f"ldd {tmp_path}/first/torch/lib/*.so | grep 'not found'"
+
+
+@pytest.mark.parametrize("command", ["selftest", "calibrate"])
+def test_commands_say_that_torch_does_not_load(tmp_path, command):
+    process = without(f"ImportError('{MISSING_LIBRARY}')", tmp_path, command)
+    assert process.returncode == 1 and process.stdout == ""
+    assert process.stderr == (
+        f"liteattention-rocm {command}: PyTorch does not load: {MISSING_LIBRARY}; "
+        "`liteattention-rocm doctor` says more\n"
+    )
+
+
+def test_a_compiled_module_that_does_not_load(tmp_path):
+    process = without("_C", tmp_path, "doctor")
+    assert process.returncode == 1 and "Traceback" not in process.stdout + process.stderr
+    assert "PROBLEM        the compiled module does not load: " in process.stdout
+    assert "  paste        " in process.stdout.split("PROBLEM")[1]
+    process = without("_C", tmp_path, "coverage")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    assert process.stderr.startswith("liteattention-rocm coverage: the compiled module does not load: ")
+
+
+def test_what_does_not_load_is_said_at_its_use(tmp_path):
+    """The package imports; each of its names raises, with the reason and where to learn more."""
+    code = (
+        "import sys; sys.modules['liteattention_rocm._C'] = None\n"
+        "import liteattention_rocm\n"
+        "for name in liteattention_rocm.__all__:\n"
+        "    try:\n"
+        "        getattr(liteattention_rocm, name)\n"
+        "    except ImportError as error:\n"
+        "        print(name, error.__cause__ is not None, error)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    lines = process.stdout.splitlines()
+    for name in ("LiteAttention", "attention", "attention_varlen", "prepare"):
+        (line,) = [
+            one for one in lines if one.startswith(f"{name} True liteattention_rocm.{name} does not load")
+        ]
+        assert "doctor" in line

@@ -8,11 +8,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from e2e import arms, runner
+from e2e import arms, generate, runner
 from e2e.job import RESULT, Job, identity
 
 REQUESTS = [{"name": f"prompt-1-seed-{seed}", "prompt": "p", "seed": seed} for seed in (1, 2)]
@@ -200,6 +201,58 @@ def test_a_process_is_followed_and_its_last_error_kept(tmp_path, monkeypatch):
     child = runner.Child(job(tmp_path / "y"), tmp_path / "y" / "log.txt")
     child.stop()
     assert child.run() == "interrupted"
+
+
+def test_a_process_that_fails_behind_its_results_is_no_broken_arm(tmp_path, monkeypatch):
+    """They count, the failure is said, and later rounds run."""
+
+    def work(child):
+        for request in child.job.each():
+            write_result(request)
+        return "exit status -6"
+
+    monkeypatch.setattr(runner.Child, "run", work)
+    todo = make(tmp_path, names=("torch_sdpa",), rounds=2)
+    text = run(todo)
+    for number in (1, 2):
+        assert f"torch_sdpa, round {number}: done, 2.0 s of simulation; the results were complete" in text
+    assert text.count("exit status -6") == 2 and "FAILED" not in text and "left out" not in text
+    assert [piece.error for piece in todo] == [None, None]
+    assert runner.results(todo, tmp_path)["torch_sdpa"]["status"] == "ok"
+
+
+def test_a_process_that_fails_before_its_results_is_broken(tmp_path, monkeypatch):
+    def work(child):
+        write_result(next(child.job.each()))
+        return "exit status -6"
+
+    monkeypatch.setattr(runner.Child, "run", work)
+    todo = make(tmp_path, names=("torch_sdpa",), rounds=2)
+    assert "round 2: left out: it failed before" in run(todo)
+    assert [piece.error for piece in todo] == ["exit status -6"] * 2
+
+
+def test_messages_that_others_wrote_into_are_log_text(tmp_path, monkeypatch):
+    real = subprocess.Popen
+    lines = ['@e2e {"calls": 1}', '@e2e {"calls": 2}a warning', "@e2e ", "@e2e 3", '@e2e {"calls": 4}']
+    script = f"print({chr(10).join(lines)!r})"
+    monkeypatch.setattr(
+        runner.subprocess, "Popen", lambda command, **named: real([sys.executable, "-c", script], **named)
+    )
+    seen = []
+    child = runner.Child(job(tmp_path / "x"), tmp_path / "x" / "log.txt", {}, seen.append)
+    assert child.run() is None
+    assert seen == [{"calls": 1}, {"calls": 4}]
+    assert (tmp_path / "x" / "log.txt").read_text().splitlines() == lines[1:4]
+
+
+def test_a_message_is_one_write(monkeypatch):
+    """Text and line end apart would let another thread's output come between them."""
+    writes = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None))
+    generate.tell(calls=3)
+    monkeypatch.undo()
+    assert writes == ['@e2e {"calls": 3}\n']
 
 
 def test_fingerprint_is_of_what_is_made_not_of_where(tmp_path):

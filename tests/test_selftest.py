@@ -5,6 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import torch
 import liteattention_rocm
 from liteattention_rocm import _C, cli, reference, runtime, selftest, simulator, verdicts
 from liteattention_rocm.calibration.hip import Device
+from liteattention_rocm.commands import selftest as selftest_command
 from liteattention_rocm.lite import lists
 from liteattention_rocm.selftest import facts, judging
 from liteattention_rocm.selftest import variants as variants_module
@@ -407,3 +411,55 @@ def test_the_file_is_read_once_per_process(monkeypatch):
 def test_no_rocm_device(capsys):
     assert cli.main(["selftest", "--device", "hip"]) == 1
     assert "no ROCm build" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+@pytest.mark.parametrize("command", ["selftest", "calibrate"])
+def test_no_device_of_that_index(command, index, monkeypatch, capsys):
+    monkeypatch.setattr(torch.version, "hip", "7.2.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert cli.main([command, "--device", "hip", "--index", str(index)]) == 1
+    error = capsys.readouterr().err
+    assert error == (
+        f"liteattention-rocm {command}: --index counts the visible devices and must be below 2, got {index}\n"
+    )
+    options = SimpleNamespace(device=None, index=1)
+    assert selftest_command.choose_device(options) == "cuda:1"
+
+
+def test_verdicts_that_cannot_be_written_stop_nothing(few_cases, monkeypatch, tmp_path, capsys):
+    """Every variant is judged, and the report says in a sentence that nothing is kept."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(verdicts.FOLDER_VARIABLE, str(tmp_path / "file" / "x"))
+    with simulator.checking("none", mutation=f"skip:{a_matrix_product('attention_forward_rtna'):#x}"):
+        assert cli.main(["selftest", "--device", "simulator", "--json"]) == 1
+        report = json.loads(capsys.readouterr().out)
+    judged = {one["name"]: one["verdict"] for one in report["variants"]}
+    assert list(judged) == _C.kernel_names() and set(judged.values()) == {"pass", "fail"}
+    assert judged["attention_forward_rtna"] == "fail"
+    assert report["file"] is None and f"let {verdicts.FOLDER_VARIABLE} name" in report["not_kept"]
+    assert str(tmp_path / "file" / "x") in report["not_kept"]
+    text = selftest_command.report_text(report)
+    assert text.endswith(report["not_kept"]) and "refused on this device" not in text
+    attention("rtna")
+
+
+def test_no_home_directory():
+    """`attention` runs where HOME is unset and the user has no entry that names one."""
+    code = (
+        "import os, pwd, torch\n"
+        "def none(user): raise KeyError(user)\n"
+        "pwd.getpwuid = none\n"
+        "import liteattention_rocm as l\n"
+        "from liteattention_rocm import verdicts\n"
+        "t = torch.ones(1, 3, 1, 128, dtype=torch.bfloat16)\n"
+        "l.attention(t, t, t)\n"
+        "print(verdicts.folder())\n"
+    )
+    homes = ("HOME", "XDG_CACHE_HOME", verdicts.FOLDER_VARIABLE)
+    environment = {name: value for name, value in os.environ.items() if name not in homes}
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr
+    expected = Path(tempfile.gettempdir()) / f"liteattention_rocm-{os.getuid()}"
+    assert process.stdout.strip() == str(expected)

@@ -14,7 +14,7 @@ from .hip import Device
 from .microbenchmarks import Measured
 
 _STAMPS = 64  # workgroups of calibrate_stamp: some on every XCD
-_SAMPLERS, _SAMPLES = 8, 20_000
+_SAMPLERS, _SAMPLES = 8, 20_000  # a sample every 127 · 64 clocks and some: 0.1 s
 _STEP = 32
 _STAMP_WORDS = 3  # core clock, reference clock, XCD
 PHASES = ("deposit and fetch", "scores", "softmax", "accumulate")
@@ -90,8 +90,10 @@ class Stamps:
 def sustained(device: Device, workload: Workload, seconds: float, warm_up: float) -> dict:
     """Clock and time per launch while the device does nothing but `workload`.
 
-    The clocks of each XCD are read before and behind the launches, on the same stream. On hardware, waves on
-    another stream read them all along too: their samples say how steady the clock was.
+    The clocks of each XCD are read before and behind the launches, on the same stream. On hardware, eight
+    waves on another stream read them too, for about the first tenth of a second: their samples say how steady
+    the clock was then. No longer, because such a wave may keep a workgroup of the workload off its CU, and a
+    launch then ends with a tail.
 
     Args:
         seconds, warm_up: how long to launch for, about, and for how long before that; 0: once, and never.

@@ -22,6 +22,7 @@ _SIGNATURES = {
     "hipEventSynchronize": [_POINTER],
     "hipEventElapsedTime": [ctypes.POINTER(_FLOAT), _POINTER, _POINTER],
     "hipDeviceSynchronize": [],
+    "hipGetLastError": [],
     "hipRuntimeGetVersion": [ctypes.POINTER(ctypes.c_int)],
     "hipDeviceGetAttribute": [ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int],
 }
@@ -95,6 +96,7 @@ class Device:
             text = f"{function}: {self._hip.hipGetErrorName(code).decode()}"
             if self.simulated:
                 text += "\n" + (simulator.library().gfx942sim_last_error() or b"").decode(errors="replace")
+            self._hip.hipGetLastError()  # else torch's next look at the runtime finds this error
             raise HipFailure(text)
 
     @contextlib.contextmanager

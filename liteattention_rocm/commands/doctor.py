@@ -54,16 +54,21 @@ def collect() -> dict:
 
 def _collect(report: dict, problems: list, notes: list) -> None:
     try:
-        from .. import _C
-    except ImportError as error:
+        from .._C import architectures, code_object, kernel_names
+    except (ImportError, OSError) as error:
         problems.append(diagnosis.broken_module(error))
         return
     report["code_objects"] = [
-        {"architecture": name, "bytes": len(_C.code_object(name)), "kernels": _C.kernel_names()}
-        for name in _C.architectures()
+        {"architecture": name, "bytes": len(code_object(name)), "kernels": kernel_names()}
+        for name in architectures()
     ]
     if importlib.util.find_spec("torch") is None:
         problems.append(diagnosis.without_torch())
+        return
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        problems.append(diagnosis.broken_torch(error))
         return
     report["skip_lists"] = skip_list_memory()
     _devices(report, problems, notes)
@@ -142,6 +147,8 @@ def _devices(report: dict, problems: list, notes: list) -> None:
         notes.append(diagnosis.hidden_devices())
     if hip and importlib.util.find_spec("amdsmi") is None:
         notes.append(diagnosis.missing_amdsmi())
+    elif hip and (reason := diagnosis.amdsmi_failure()) is not None:
+        problems.append(diagnosis.broken_amdsmi(reason))
     if hip:
         report["partitions"] = diagnosis.partitions()
         notes += diagnosis.partitioned(report["partitions"])

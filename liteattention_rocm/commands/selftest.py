@@ -20,19 +20,32 @@ def choose_device(options) -> str:
     """What torch calls the device that --device and --index name.
 
     Raises:
-        ValueError: torch has no ROCm device.
+        ValueError: torch has no ROCm device, or none of that index.
+        RuntimeError: torch does not load.
     """
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError(
+            f"PyTorch does not load: {error}; `liteattention-rocm doctor` says more"
+        ) from error
 
     available = torch.version.hip is not None and torch.cuda.is_available()
     if options.device == "hip" and not available:
         raise ValueError("--device hip: torch is no ROCm build, or sees no device; `doctor` says more")
     if options.device == "hip" or (options.device is None and available):
+        count = torch.cuda.device_count()
+        if not 0 <= options.index < count:
+            raise ValueError(
+                f"--index counts the visible devices and must be below {count}, got {options.index}"
+            )
         return f"cuda:{options.index}"
     return "cpu"
 
 
 def run(options) -> int:
+    device = choose_device(options)
+
     from .. import selftest
     from ..selftest.judging import RECORD
 
@@ -40,7 +53,7 @@ def run(options) -> int:
         RECORD.write_text(json.dumps(selftest.record(), indent=1) + "\n")
         print(f"recorded in {RECORD}")
         return 0
-    report = selftest.run(choose_device(options))
+    report = selftest.run(device)
     print(json.dumps(report, indent=1) if options.json else report_text(report))
     return 1 if any(one["verdict"] == "fail" for one in report["variants"]) else 0
 
@@ -63,7 +76,8 @@ def report_text(report: dict) -> str:
             if case["verdict"] != "pass"
         ]
     failed = [one["name"] for one in report["variants"] if one["verdict"] == "fail"]
-    if failed:
+    if failed and not report["not_kept"]:
         lines.append(f"refused on this device from now on: {', '.join(failed)}")
-    lines.append(f"{report['seconds']} s; verdicts in {report['file']}")
+    where = report["not_kept"] or f"verdicts in {report['file']}"
+    lines.append(f"{report['seconds']} s; {where}")
     return "\n".join(lines)

@@ -137,12 +137,14 @@ def _round_up(x: float) -> float:
 def run(device: str = "cpu") -> dict:
     """The whole self-test on one device; what it finds is stored, and binds later launches.
 
+    Where it can't be stored the test goes on: "file" is None then, and "not_kept" a sentence that says why.
+
     Args:
         device: "cpu", which is the simulator, or "cuda" and its like on ROCm.
 
     Returns:
         {"device", "simulated", "facts", "variants": [{"name", "verdict", "worst", "cases"}], "file",
-        "seconds"}
+        "not_kept", "seconds"}
 
     Raises:
         ValueError, RuntimeError: the device can't run attention here at all.
@@ -152,7 +154,21 @@ def run(device: str = "cpu") -> dict:
     known = facts.check(chosen)
     compare = None if chosen.simulated else _simulator()
     table, stored = recorded(), verdicts.load(chosen.target)
-    reports, path = [], None
+    reports, path, not_kept = [], None, None
+
+    def keep(found: dict) -> None:
+        nonlocal path, not_kept
+        try:
+            path, not_kept = verdicts.store(chosen.target, found), None
+        except OSError as error:
+            path, not_kept = (
+                None,
+                (
+                    f"verdicts are not kept ({error}), so nothing is refused because of them: "
+                    f"let {verdicts.FOLDER_VARIABLE} name a folder that can be written"
+                ),
+            )
+
     for name, variant in variants().items():
         if variant is None or name not in table:
             missing = "there is no case for it" if variant is None else "nothing is recorded for it"
@@ -160,14 +176,14 @@ def run(device: str = "cpu") -> dict:
             continue
         before = dict(stored)
         stored[name] = {"verdict": verdicts.UNFINISHED, "worst": "the process ended during it"}
-        verdicts.store(chosen.target, stored)
+        keep(stored)
         try:
             one = _judge_variant(variant, table[name], chosen, all(known.values()), compare)
         except BaseException:  # Ctrl-C says nothing about the kernel
-            verdicts.store(chosen.target, before)
+            keep(before)
             raise
         stored[name] = {"verdict": one["verdict"], "worst": one["worst"]}
-        path = verdicts.store(chosen.target, stored)
+        keep(stored)
         reports.append(one)
     return {
         "device": chosen.name,
@@ -176,6 +192,7 @@ def run(device: str = "cpu") -> dict:
         "facts": known,
         "variants": reports,
         "file": str(path) if path else None,
+        "not_kept": not_kept,
         "seconds": round(time.monotonic() - start, 1),
     }
 
