@@ -60,7 +60,7 @@ def main(arguments=None) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"liteattention-rocm {options.command}: {error}", file=sys.stderr)
         return 1
 

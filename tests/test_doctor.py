@@ -426,6 +426,12 @@ def test_commands_say_that_torch_does_not_load(tmp_path, command):
     )
 
 
+def test_other_commands_fail_in_one_line(tmp_path):
+    process = without(f"ImportError('{MISSING_LIBRARY}')", tmp_path, "speed")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    assert process.stderr.startswith("liteattention-rocm speed: ") and MISSING_LIBRARY in process.stderr
+
+
 def test_a_compiled_module_that_does_not_load(tmp_path):
     process = without("_C", tmp_path, "doctor")
     assert process.returncode == 1 and "Traceback" not in process.stdout + process.stderr
