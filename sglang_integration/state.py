@@ -48,11 +48,13 @@ class LayerLists:
         attention: the ``LiteAttention`` that owns them.
         step: index of the step in which they were written.
         shape: of query and key then.
+        calls: of the layer in that step.
     """
 
     attention: Any
     step: int
     shape: tuple[int, ...]
+    calls: int = 0
 
 
 @dataclass(eq=False)
@@ -127,14 +129,18 @@ class DenoisingRun:
         return out
 
     def lists_for(self, layer: object, name: str, place: Place, shape: tuple[int, ...]) -> tuple[Any, bool]:
-        """What owns the layer's lists here, started over unless they are the last step's; whether it was."""
+        """What owns the layer's lists here, started over unless they are the last step's; whether it was.
+
+        Of several calls in a step nothing says which one in the next step is like which.
+        """
         kept = self.lists.get((layer, place.negative))
-        fresh = kept is None or kept.step != place.step - 1 or kept.shape != shape
         if kept is None:
             kept = LayerLists(make_attention(self.settings, name), place.step, shape)
             self.lists[layer, place.negative] = kept
-        elif fresh:
+        fresh = kept.step != place.step - 1 or kept.calls != 1 or kept.shape != shape
+        if fresh and kept.calls:
             kept.attention.reset_skip_state()
+        kept.calls = kept.calls + 1 if kept.step == place.step else 1
         kept.step, kept.shape = place.step, shape
         return kept.attention, fresh
 

@@ -194,14 +194,13 @@ def test_loop_that_a_clip_model_runs_again_starts_over(fake):
     assert run.loops == 2 and len(alive()) == 1
 
 
-def test_reference_pass_before_a_clips_loop(fake):
-    """Wan-Animate runs the layers once at index 0 before its loop, in whichever branch came last."""
+def test_pass_at_index_0_before_a_clips_loop(fake):
+    """In whichever branch came last: that one is called twice in step 0, and its lists begin with step 1."""
     layer, request = make_layer(fake), make_request()
     for _ in range(2):
-        call(layer, request, 0, negative=True)
-        for step in range(3):
-            for negative in (False, True):
-                assert call(layer, request, step, negative) == step + 1
+        assert call(layer, request, 0, negative=True) == 1
+        calls = [[call(layer, request, step, negative) for negative in (False, True)] for step in range(3)]
+        assert calls == [[1, 1], [2, 1], [3, 2]]
 
 
 def test_warm_up_request_leaves_nothing(fake, configure, tmp_path):
@@ -259,7 +258,26 @@ def test_branch_per_rank_of_guidance_parallelism(fake):
 def test_layer_called_twice_in_a_step_never_reads_a_list(fake):
     """A policy of three branches, two of them conditional, or a solver that evaluates twice."""
     layer, request = make_layer(fake), make_request()
-    assert [call(layer, request, step) for step in (0, 0, 1, 1)] == [1, 1, 2, 1]
+    assert [call(layer, request, step) for step in (0, 0, 1, 1, 2, 3)] == [1, 1, 1, 1, 1, 2]
+
+
+def test_branches_that_nothing_tells_apart_do_not_read_each_others_lists(modules, configure):
+    """Two prompts in turn, each looking elsewhere, without a word of which is which: dense to the bit."""
+    from sglang.multimodal_gen.runtime.managers.forward_context import set_forward_context
+
+    backend, _ = modules
+    configure(threshold=-6, break_even=0)
+    layer, request = make_layer(backend, cross=False), make_request()
+    branches = []
+    for looked_at in (slice(384, 512), slice(0, 128)):
+        q, k, v = 0.1 * torch.randn(3, 1, 512, HEADS, HEAD_DIM)
+        q[..., 0] = k[:, looked_at, :, 0] = 20
+        branches.append([t.to(torch.bfloat16) for t in (q, k, v)])
+    dense = [layer.dense_forward(*branch) for branch in branches]
+    for step in range(3):
+        with set_forward_context(step, None, request):
+            for branch, expected in zip(branches, dense, strict=True):
+                assert torch.equal(layer.forward(*branch, None), expected), step
 
 
 def test_another_shape_starts_over(fake):
