@@ -83,12 +83,13 @@ class DenoisingRun:
         return self.names[layer]
 
     def begin(self, step: int) -> None:
-        """Takes note of the step and drops what it makes worthless: lists that missed a step."""
+        """Takes note of the step and drops what it makes worthless: lists that missed a step or a loop."""
         if step == self.step:
             return
-        self.loops += step < self.step
+        anew = step < self.step
+        self.loops += anew
         self.step = step
-        for key in [key for key, kept in self.lists.items() if kept.step not in (step - 1, step)]:
+        for key in [key for key, kept in self.lists.items() if anew or kept.step != step - 1]:
             del self.lists[key]
 
     def attend(
@@ -120,8 +121,8 @@ class DenoisingRun:
             attention, fresh = self.lists_for(layer, name, place, shape)
             attention.set_threshold(limit)
             must_do = self.settings.must_do_within(key.shape[1])
-            action = "dense" if attention.is_dense else "fresh" if fresh else "skip"
             out = attention(query, key, value, scale=scale, must_do_list=must_do)
+            action = "dense" if attention.last_was_dense else "fresh" if fresh else "skip"
             skipped = attention.calc_percentage() if self.record is not None else 0.0
         if self.record is not None:
             branch = "unconditional" if place.negative else "conditional"
@@ -165,18 +166,21 @@ def make_attention(settings: Settings, name: str) -> Any:
 def locate(settings: Settings) -> Place | None:
     """Where SGLang stands; None outside a denoising loop, or while the device records a graph.
 
-    A recorded graph would replay one step's lists for ever.
+    A recorded graph would replay one step's lists for ever. Passes beside a loop, which fill a cache say,
+    have no step's index or a negative one.
     """
     context = get_forward_context_or_none()
     request = None if context is None else context.forward_batch
     extra = getattr(request, "extra", None)
     if extra is None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return None
+    if context.current_timestep is None or (step := int(context.current_timestep)) < 0:
+        return None
     runs = extra.setdefault(DENOISING_LOOP_STATE, {})
     run = runs.get(BACKEND_NAME)
     if run is None:
         run = runs[BACKEND_NAME] = start_run(settings, warmup=bool(getattr(request, "is_warmup", False)))
-    return Place(run, int(context.current_timestep), bool(getattr(request, "is_cfg_negative", False)))
+    return Place(run, step, bool(getattr(request, "is_cfg_negative", False)))
 
 
 def start_run(settings: Settings, warmup: bool = False) -> DenoisingRun:

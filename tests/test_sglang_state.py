@@ -28,7 +28,7 @@ class Lists:
     def __init__(self, enable_skipping, threshold, **options):
         self.options, self.threshold, self.calls, self.must_do = options, threshold, 0, []
         self.thresholds = []
-        self.is_dense = False
+        self.last_was_dense = False
         type(self).made.append(weakref.ref(self))
 
     def reset_skip_state(self):
@@ -192,6 +192,21 @@ def test_loop_that_a_clip_model_runs_again_starts_over(fake):
         assert [call(layer, request, step) for step in range(4)] == [1, 2, 3, 4]
     run = next(iter(request.extra.values()))["liteattention_rocm"]
     assert run.loops == 2 and len(alive()) == 1
+
+
+def test_list_of_a_layer_that_misses_a_loops_start_is_dropped(fake):
+    """Two clips of two steps, a cache answering for one layer in between: no list of the first clip's."""
+    layer, cached, request = make_layer(fake, 0), make_layer(fake, 1), make_request()
+    assert [call(cached, request, 0), call(layer, request, 0), call(layer, request, 1)] == [1, 1, 2]
+    assert [call(layer, request, 0), call(layer, request, 1), call(cached, request, 1)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("index", [-1, None])
+def test_passes_beside_a_loop_are_dense_and_leave_its_lists(fake, index):
+    """LingBot-World fills caches at index -1."""
+    layer, request = make_layer(fake), make_request()
+    assert call(layer, request, index) == 0 and not Lists.made
+    assert [call(layer, request, step) for step in (0, index, 1, index, 2)] == [1, 0, 2, 0, 3]
 
 
 def test_pass_at_index_0_before_a_clips_loop(fake):
@@ -417,6 +432,24 @@ def test_sparsity_is_dumped_per_run_and_logged_per_step(fake, configure, tmp_pat
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 6  # the last step of a run included
     assert "step 2: 25.0 % of the KV tiles skipped (25.0 to 25.0 % over 2 layers)" in lines[2]
+
+
+def test_dump_says_what_each_call_did(modules, configure, tmp_path):
+    """Random data, of which nothing can be skipped: dense after some tries, until the next one."""
+    from sglang.multimodal_gen.runtime.managers.forward_context import set_forward_context
+
+    from liteattention_rocm.lite import fallback
+
+    configure(threshold=-30, break_even=0.1, dump=str(tmp_path))
+    layer, request = make_layer(modules[0]), make_request()
+    q, k, v = torch.randn(3, 1, 256, HEADS, HEAD_DIM).to(torch.bfloat16)
+    for step in range(fallback.PATIENCE + fallback.PROBE_EVERY + 2):
+        with set_forward_context(step, None, request):
+            layer.forward(q, k, v, None)
+    end_loop(request)
+    (file,) = tmp_path.iterdir()
+    actions = [entry["action"] for entry in json.loads(file.read_text())["calls"]]
+    assert actions == ["fresh", "skip", "skip", *fallback.PROBE_EVERY * ["dense"], "skip", "dense"]
 
 
 def test_calibration_run_is_dense_and_saves_thresholds(fake, configure, modules, monkeypatch, tmp_path):
