@@ -1,9 +1,9 @@
 """Skip lists per layer, guidance branch and denoising run.
 
 SGLang publishes what a layer needs to know in its forward context: the request, the step's index and the
-branch of guidance. A run's lists lie in the request, under the key of which SGLang drops everything when its
-denoising loop ends: they can't outlive the run, nor meet another request's, whatever order requests are
-served in. A worker that serves one branch of guidance, or some of the heads, holds just these.
+branch of guidance. A run's lists lie in the request, under the key of which SGLang's standard denoising
+stages drop everything when the loop ends: they can't outlive the request, nor meet another's, whatever order
+requests are served in. A worker that serves one branch of guidance, or some of the heads, holds just these.
 
 Within a run a list is good for the very next step only. A step index that jumps, because a cache answered for
 the block or the whole step, or that doesn't advance, because a loop begins anew, starts the layer over.
