@@ -7,6 +7,7 @@ import importlib
 import itertools
 import logging
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from sglang_integration.plugin import BACKEND_NAME
 from sglang_integration.settings import configured_settings
 
 HEAD_SIZE = 128
+PLATFORM_VARIABLE = "SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
 AITER_MODULE = "sglang.multimodal_gen.runtime.layers.attention.backends.aiter"
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
 
     Raises:
         ValueError: the head size, the dtype or ``--attention-backend-config``, naming the value and what is
-            allowed.
+            allowed; the CPU, where nobody asked for it and there is a GPU.
         RuntimeError: neither a code object here nor Triton serves the device, there is no HIP library, or the
             kernel failed the self-test on it.
     """
@@ -55,10 +57,22 @@ def check_layer(head_size: int, dtype: torch.dtype, device: torch.device) -> Non
         raise ValueError(f"head size {head_size} is not served (allowed: {HEAD_SIZE})")
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype} is not served (allowed: torch.bfloat16)")
+    if device.type == "cpu" and torch.version.hip and torch.cuda.is_available() and not cpu_named():
+        raise ValueError(
+            "SGLang took the CPU for its platform although PyTorch sees a ROCm GPU, and every layer would be "
+            "simulated: SGLang finds ROCm through the package amdsmi, which is missing or fails here "
+            "(python -c 'import amdsmi; amdsmi.amdsmi_init()' says how). Mend it, or set "
+            f"{PLATFORM_VARIABLE}=rocm; =cpu if the simulation is what you want"
+        )
     settings = configured_settings()
     if settings.fallback == "aiter":
         aiter_layer()
     liteattention_rocm.prepare(device, rounding=settings.rounding)
+
+
+def cpu_named() -> bool:
+    """Whether the environment has SGLang take the CPU."""
+    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower() == "cpu"
 
 
 def aiter_layer() -> type[AttentionImpl]:
@@ -226,15 +240,21 @@ class LiteAttentionImpl(AttentionImpl):
             The output [T, H, 128] in the query's dtype.
         """
         lengths = {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen, "cu_seqlens_host": cu_seqlens_host}
-        if self.causal or query.dtype != torch.bfloat16 or not serves_packed(query.device):
-            if not self.causal:
-                warn_fallback(f"packed sequences of {query.dtype} on {query.device.type}")
-            return self.sdpa.forward_varlen(query, key, value, **lengths)
+        if self.causal or query.dtype != torch.bfloat16:
+            return self.packed_elsewhere(query, key, value, **lengths)
         if self.settings.fallback != "none":
             return self.guarded(self.packed_forward, "forward_varlen", query, key, value, **lengths)
         return self.packed_forward(query, key, value, **lengths)
 
+    def packed_elsewhere(self, query, key, value, **lengths) -> torch.Tensor:
+        if not self.causal:
+            warn_fallback(f"packed sequences of {query.dtype} on {query.device.type}")
+        return self.sdpa.forward_varlen(query, key, value, **lengths)
+
     def packed_forward(self, query, key, value, *, cu_seqlens, max_seqlen, cu_seqlens_host) -> torch.Tensor:
+        if not serves_packed(query.device):
+            lengths = {"max_seqlen": max_seqlen, "cu_seqlens_host": cu_seqlens_host}
+            return self.packed_elsewhere(query, key, value, cu_seqlens=cu_seqlens, **lengths)
         if cu_seqlens_host is not None:  # of padding too, which may be longer
             max_seqlen = max(end - begin for begin, end in itertools.pairwise(cu_seqlens_host))
         cu_seqlens = cu_seqlens.to(device=query.device, dtype=torch.int32)

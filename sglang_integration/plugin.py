@@ -245,9 +245,8 @@ def choose_backend(
         try:
             backend.check_layer(head_size, dtype, platform.get_local_torch_device())
         except RuntimeError as error:
-            if not backend.may_fall_back(error):
+            if not backend.may_fall_back(error):  # else our layers call AITER's, which they tell apart
                 raise
-            return original(platform, type(selected_backend)["AITER"], head_size, dtype)
     except (ImportError, RuntimeError, ValueError) as error:
         raise ValueError(f"attention backend {BACKEND_NAME}: {error}") from error
     return BACKEND_CLASS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +17,25 @@ from sglang_integration.plugin import BACKEND_NAME
 
 ROUNDINGS = ("rtne", "rtna", "rtz")
 FALLBACKS = ("none", "aiter")
+# SGLang's backends that read nothing of the configuration.
+WITHOUT_OPTIONS = {
+    "fa",
+    "fa2",
+    "fa3",
+    "fa4",
+    "torch_sdpa",
+    "torch_cudnn_sdpa",
+    "dynamic_cudnn_sdpa",
+    "sage_attn",
+    "sage_attn_3",
+    "aiter",
+    "aiter_sage",
+    "fp8_fa_sm120",
+    "no_attention",
+}
 DEFAULT_THRESHOLD = -10.0
+
+logger = logging.getLogger(__name__)
 
 
 class Refused(ValueError):
@@ -178,7 +198,7 @@ class Settings:
         Args:
             config: key to value; None is empty.
             shared: whether another backend may read the same configuration; then keys we don't know are left
-                to it.
+                to it, and a warning names them once.
 
         Raises:
             ValueError: an unknown key (unless ``shared``) or a value that is not allowed, naming both.
@@ -190,6 +210,8 @@ class Settings:
                 f"attention_backend_config: unknown key {unknown[0]!r} for {BACKEND_NAME} "
                 f"(allowed: {', '.join(READERS)})"
             )
+        if unknown:
+            warn_left_over(", ".join(map(str, unknown)))
         values = {}
         for key in (key for key in config if key in READERS):
             try:
@@ -225,11 +247,22 @@ READERS: dict[str, Callable[[Any], Any]] = {
 def configured_settings() -> Settings:
     """The settings of SGLang's global server arguments.
 
-    The configuration is one for all backends: where the arguments name another backend beside ours, its keys
+    The configuration is one for all backends: where the arguments name another one that may read it, its keys
     pass.
     """
     args = get_global_server_args()
     named = {args.attention_backend, *(args.component_attention_backends or {}).values()}
     for roles in (args.component_attention_backend_roles or {}).values():
         named.update(roles.values())
-    return Settings.parse(args.attention_backend_config, shared=bool(named - {BACKEND_NAME, None}))
+    others = {str(name).strip().lower() for name in named - {None}} - {BACKEND_NAME} - WITHOUT_OPTIONS
+    return Settings.parse(args.attention_backend_config, shared=bool(others))
+
+
+@functools.cache
+def warn_left_over(keys: str) -> None:
+    """Says once per process which keys are left to other backends: they may be ours, misspelt."""
+    logger.warning(
+        "attention_backend_config: %s leaves keys it doesn't know to the other backends named: %s",
+        BACKEND_NAME,
+        keys,
+    )

@@ -1,9 +1,9 @@
 """Skip lists per layer, guidance branch and denoising run.
 
 SGLang publishes what a layer needs to know in its forward context: the request, the step's index and the
-branch of guidance. A run's lists lie in the request, under the key of which SGLang drops everything when its
-denoising loop ends: they can't outlive the run, nor meet another request's, whatever order requests are
-served in. A worker that serves one branch of guidance, or some of the heads, holds just these.
+branch of guidance. A run's lists lie in the request, under the key of which SGLang's standard denoising
+stages drop everything when the loop ends: they can't outlive the request, nor meet another's, whatever order
+requests are served in. A worker that serves one branch of guidance, or some of the heads, holds just these.
 
 Within a run a list is good for the very next step only. A step index that jumps, because a cache answered for
 the block or the whole step, or that doesn't advance, because a loop begins anew, starts the layer over.
@@ -48,11 +48,13 @@ class LayerLists:
         attention: the ``LiteAttention`` that owns them.
         step: index of the step in which they were written.
         shape: of query and key then.
+        calls: of the layer in that step.
     """
 
     attention: Any
     step: int
     shape: tuple[int, ...]
+    calls: int = 0
 
 
 @dataclass(eq=False)
@@ -81,12 +83,13 @@ class DenoisingRun:
         return self.names[layer]
 
     def begin(self, step: int) -> None:
-        """Takes note of the step and drops what it makes worthless: lists that missed a step."""
+        """Takes note of the step and drops what it makes worthless: lists that missed a step or a loop."""
         if step == self.step:
             return
-        self.loops += step < self.step
+        anew = step < self.step
+        self.loops += anew
         self.step = step
-        for key in [key for key, kept in self.lists.items() if kept.step not in (step - 1, step)]:
+        for key in [key for key, kept in self.lists.items() if anew or kept.step != step - 1]:
             del self.lists[key]
 
     def attend(
@@ -118,8 +121,8 @@ class DenoisingRun:
             attention, fresh = self.lists_for(layer, name, place, shape)
             attention.set_threshold(limit)
             must_do = self.settings.must_do_within(key.shape[1])
-            action = "dense" if attention.is_dense else "fresh" if fresh else "skip"
             out = attention(query, key, value, scale=scale, must_do_list=must_do)
+            action = "dense" if attention.last_was_dense else "fresh" if fresh else "skip"
             skipped = attention.calc_percentage() if self.record is not None else 0.0
         if self.record is not None:
             branch = "unconditional" if place.negative else "conditional"
@@ -127,14 +130,18 @@ class DenoisingRun:
         return out
 
     def lists_for(self, layer: object, name: str, place: Place, shape: tuple[int, ...]) -> tuple[Any, bool]:
-        """What owns the layer's lists here, started over unless they are the last step's; whether it was."""
+        """What owns the layer's lists here, started over unless they are the last step's; whether it was.
+
+        Of several calls in a step nothing says which one in the next step is like which.
+        """
         kept = self.lists.get((layer, place.negative))
-        fresh = kept is None or kept.step != place.step - 1 or kept.shape != shape
         if kept is None:
             kept = LayerLists(make_attention(self.settings, name), place.step, shape)
             self.lists[layer, place.negative] = kept
-        elif fresh:
+        fresh = kept.step != place.step - 1 or kept.calls != 1 or kept.shape != shape
+        if fresh and kept.calls:
             kept.attention.reset_skip_state()
+        kept.calls = kept.calls + 1 if kept.step == place.step else 1
         kept.step, kept.shape = place.step, shape
         return kept.attention, fresh
 
@@ -159,18 +166,21 @@ def make_attention(settings: Settings, name: str) -> Any:
 def locate(settings: Settings) -> Place | None:
     """Where SGLang stands; None outside a denoising loop, or while the device records a graph.
 
-    A recorded graph would replay one step's lists for ever.
+    A recorded graph would replay one step's lists for ever. Passes beside a loop, which fill a cache say,
+    have no step's index or a negative one.
     """
     context = get_forward_context_or_none()
     request = None if context is None else context.forward_batch
     extra = getattr(request, "extra", None)
     if extra is None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return None
+    if context.current_timestep is None or (step := int(context.current_timestep)) < 0:
+        return None
     runs = extra.setdefault(DENOISING_LOOP_STATE, {})
     run = runs.get(BACKEND_NAME)
     if run is None:
         run = runs[BACKEND_NAME] = start_run(settings, warmup=bool(getattr(request, "is_warmup", False)))
-    return Place(run, int(context.current_timestep), bool(getattr(request, "is_cfg_negative", False)))
+    return Place(run, step, bool(getattr(request, "is_cfg_negative", False)))
 
 
 def start_run(settings: Settings, warmup: bool = False) -> DenoisingRun:

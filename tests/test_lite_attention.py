@@ -272,7 +272,8 @@ def uniform(rows=256):
     return tuple(torch.randn(1, rows, 1, 128).bfloat16() for _ in range(3))
 
 
-def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
+def test_falls_back_to_dense_where_nothing_is_skipped(caplog, monkeypatch):
+    monkeypatch.setattr(fallback, "_told", set())
     attention = LiteAttention(name="blocks.7", break_even=0.06)
     q, k, v = uniform()
     dense = liteattention_rocm.attention(q, k, v)
@@ -288,11 +289,27 @@ def test_falls_back_to_dense_where_nothing_is_skipped(caplog):
     assert "LiteAttention blocks.7: dense from now on, 0.0 % of the tiles can be skipped" in record.message
     local_inputs = inputs(1, 1, 256, 256, sharpness=24.0, width=60.0)
     attention(*local_inputs)  # the probe
-    assert not attention._last_was_dense
+    assert not attention.last_was_dense
     with caplog.at_level(logging.INFO, "liteattention_rocm"):
         attention(*local_inputs)
     assert "skipping again" in caplog.records[-1].message and not attention.is_dense
     assert attention.calc_percentage() > 0
+
+
+def test_each_decision_to_fall_back_is_told_once_and_then_at_the_debug_level(caplog, monkeypatch):
+    monkeypatch.setattr(fallback, "_told", set())
+    layers = [fallback.Fallback(0.1, f"blocks.{number}") for number in range(3)]
+    with caplog.at_level(logging.DEBUG, "liteattention_rocm"):
+        for share in (*fallback.PATIENCE * [0.0], 0.5):
+            for layer in layers:
+                layer.observe(share)
+    told = [(record.levelname, *record.getMessage().split(", ")[0].split(": ")) for record in caplog.records]
+    names = [f"LiteAttention blocks.{number}" for number in range(3)]
+    assert told == [
+        (level, name, decision)
+        for decision in ("dense from now on", "skipping again")
+        for level, name in zip(("INFO", "DEBUG", "DEBUG"), names, strict=True)
+    ]
 
 
 GRANULARITIES = (16, 32, 64, 128, 192, 384)

@@ -336,31 +336,73 @@ def test_a_ring_does_not_fall_back(backend, failing):
         layer(backend).forward_ring_kv_chunk(q, q, q)
 
 
-def test_a_device_that_cannot_run_gives_way_at_selection(backend, failing, monkeypatch):
-    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum, current_platform
+def unfit(*arguments, **options):
+    raise RuntimeError("no kernel passed the self-test")
 
-    from sglang_integration import plugin
 
-    def prepare(device, rounding):
-        raise RuntimeError("no kernel passed the self-test")
+@pytest.fixture
+def unfit_device(backend, failing, monkeypatch):
+    """A device on which neither the self-test nor any launch succeeds; SGLang's selector."""
+    from sglang.multimodal_gen.runtime.layers.attention import selector
 
-    monkeypatch.setattr(backend.liteattention_rocm, "prepare", prepare)
-    member, asked = AttentionBackendEnum["LITEATTENTION_ROCM"], []
+    for function in ("prepare", "attention", "attention_varlen"):
+        monkeypatch.setattr(backend.liteattention_rocm, function, unfit)
+    monkeypatch.setattr(backend.dispatch, "serving", unfit)
+    selector._cached_get_attn_backend.cache_clear()
+    yield selector
+    selector._cached_get_attn_backend.cache_clear()
 
-    def original(platform, selected, head_size, dtype):
-        asked.append(selected)
-        return "path"
 
-    def choose():
-        return plugin.choose_backend(original, current_platform, member, HEAD_DIM, torch.bfloat16)
+def test_a_device_that_cannot_run_gives_way_at_selection(backend, failing, unfit_device):
+    """Our class stays, as SGLang demands of an override; its layers of the default scale run in AITER."""
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
 
-    assert choose() == "path" and asked == [AttentionBackendEnum.AITER]
+    with unfit_device.component_attn_backend_context_manager(
+        AttentionBackendEnum["LITEATTENTION_ROCM"], "transformer", require_backend_selection=True
+    ):
+        for cross in (False, True):
+            chosen = unfit_device.get_attn_backend(HEAD_DIM, torch.bfloat16, is_cross_attention=cross)
+            assert chosen is backend.LiteAttentionBackend
     assert failing["lines"] == [
         "liteattention_rocm gives way to AITER in this process: no kernel passed the self-test"
     ]
+    assert call(layer(backend)) == [5] and call_packed(layer(backend)) == [6]
+    for run in (call, call_packed):
+        with pytest.raises(RuntimeError, match="no kernel passed the self-test"):
+            run(layer(backend, scale=0.2))
+
+
+def test_a_device_that_cannot_run_is_refused_where_nothing_is_to_serve_it(failing, unfit_device):
     failing["fallback"] = "none"
     with pytest.raises(ValueError, match="no kernel passed the self-test"):
-        choose()
+        unfit_device.get_attn_backend(HEAD_DIM, torch.bfloat16)
+    assert failing["lines"] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "hip", "gpu", "refused"),
+    [
+        ("", "7.1.0", True, True),
+        ("", "7.1.0", False, False),  # a CPU host with a ROCm build
+        ("", None, True, False),
+        (" CPU ", "7.1.0", True, False),  # asked for
+    ],
+)
+def test_a_gpu_that_sglang_does_not_see_is_not_simulated(backend, monkeypatch, override, hip, gpu, refused):
+    monkeypatch.setenv(backend.PLATFORM_VARIABLE, override)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(backend.liteattention_rocm, "prepare", lambda device, rounding: None)
+
+    def check(device):
+        backend.check_layer(HEAD_DIM, torch.bfloat16, torch.device(device))
+
+    check("cuda:0")
+    if refused:
+        with pytest.raises(ValueError, match=r"the CPU .*amdsmi.*SGLANG_DIFFUSION_PLATFORM_OVERRIDE=rocm"):
+            check("cpu")
+    else:
+        check("cpu")
 
 
 def test_a_fallback_that_is_not_there_is_refused_at_selection(backend, monkeypatch):

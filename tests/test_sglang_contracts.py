@@ -132,6 +132,26 @@ def test_layers_get_sglangs_own_choice_on_a_broken_contract(monkeypatch, spoken,
     assert line.startswith(f"attention backend {NAME} stands down ({contract.symbol}, which ")
 
 
+def test_an_override_of_a_component_is_refused_on_a_broken_contract_of_the_layers(
+    monkeypatch, runtime, model
+):
+    """SGLang holds a component to the backend named for it; a role's it lets go."""
+    from sglang.multimodal_gen.configs.attention_roles import AttentionRole
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+
+    server_args(model)
+    monkeypatch.setattr(contracts, "broken", lambda stage: ["a:b"] * (stage is Stage.LAYERS))
+    ours = AttentionBackendEnum[NAME.upper()]
+
+    def build(**override):
+        with runtime.component_attn_backend_context_manager(component_name="transformer", **override):
+            return runtime.get_attn_backend(128, torch.bfloat16).get_enum().name
+
+    with pytest.raises(runtime.ComponentAttentionBackendNotAppliedError, match="selected torch_sdpa instead"):
+        build(attn_backend=ours)
+    assert build(attn_backend=None, backend_by_role={AttentionRole.SELF: ours}) == "TORCH_SDPA"
+
+
 def test_a_new_abstract_method_or_argument_is_a_broken_contract():
     from abc import ABC, abstractmethod
 

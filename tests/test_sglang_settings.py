@@ -49,8 +49,8 @@ def settings(tmp_path_factory):
     model = tiny_model(tmp_path_factory)
     from sglang_integration import settings
 
-    def configured(given, **more):
-        server_args(model, attention_backend="liteattention_rocm", attention_backend_config=given, **more)
+    def configured(given, attention_backend="liteattention_rocm", **more):
+        server_args(model, attention_backend=attention_backend, attention_backend_config=given, **more)
         return settings.configured_settings()
 
     settings.configured = configured
@@ -185,10 +185,46 @@ def test_bad_calibration_is_refused(settings, tmp_path, text, message):
         settings.Settings.parse({"calibration": str(file)})
 
 
-def test_keys_of_another_backend_pass_where_one_is_named(settings):
-    found = settings.configured(
-        '{"topk": 0.5, "rounding": "rtna"}', component_attention_backends="transformer.self=sparge_attn"
-    )
+def test_keys_of_another_backend_pass_where_one_is_named(settings, monkeypatch):
+    lines = []
+    monkeypatch.setattr(settings.logger, "warning", lambda text, *values: lines.append(text % values))
+    settings.warn_left_over.cache_clear()
+    for _ in range(2):
+        found = settings.configured(
+            '{"topk": 0.5, "rounding": "rtna", "treshold": -6}',
+            component_attention_backends="transformer.self=sparge_attn",
+        )
     assert found.rounding == "rtna"
+    (line,) = lines
+    assert line.endswith(": topk, treshold")
     with pytest.raises(ValueError, match="unknown key 'topk'"):
         settings.configured('{"topk": 0.5}')
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        # What SGLang puts in the place of a global name on ROCm and for a ring.
+        {"attention_backend": "aiter", "component_attention_backends": "transformer=liteattention_rocm"},
+        {"attention_backend": "fa", "component_attention_backends": "transformer=liteattention_rocm"},
+        {"component_attention_backends": "transformer.self=torch_sdpa,transformer.cross=aiter"},
+        {"attention_backend": "LiteAttention_ROCm"},
+    ],
+)
+def test_misspelt_keys_are_refused_where_no_named_backend_has_options(settings, named):
+    with pytest.raises(ValueError, match="unknown key 'treshold'"):
+        settings.configured('{"treshold": -10}', **named)
+
+
+def test_backends_without_options_read_none(settings):
+    """SGLang's dense backends: none of their modules mentions the configuration."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from sglang.multimodal_gen.runtime.platforms import AttentionBackendEnum
+
+    dense = {str(member) for member in AttentionBackendEnum if not member.is_sparse}
+    assert settings.WITHOUT_OPTIONS - {"fa3", "fa4"} == dense - {"liteattention_rocm"}
+    backends = Path(find_spec("sglang.multimodal_gen.runtime.layers.attention.backends").origin).parent
+    readers = {file.stem for file in backends.glob("*.py") if "attention_backend_config" in file.read_text()}
+    assert readers == {"sliding_tile_attn", "sparge_attn", "subblock_sparse_attn", "sol_attn"}

@@ -28,7 +28,7 @@ class Lists:
     def __init__(self, enable_skipping, threshold, **options):
         self.options, self.threshold, self.calls, self.must_do = options, threshold, 0, []
         self.thresholds = []
-        self.is_dense = False
+        self.last_was_dense = False
         type(self).made.append(weakref.ref(self))
 
     def reset_skip_state(self):
@@ -194,14 +194,28 @@ def test_loop_that_a_clip_model_runs_again_starts_over(fake):
     assert run.loops == 2 and len(alive()) == 1
 
 
-def test_reference_pass_before_a_clips_loop(fake):
-    """Wan-Animate runs the layers once at index 0 before its loop, in whichever branch came last."""
+def test_list_of_a_layer_that_misses_a_loops_start_is_dropped(fake):
+    """Two clips of two steps, a cache answering for one layer in between: no list of the first clip's."""
+    layer, cached, request = make_layer(fake, 0), make_layer(fake, 1), make_request()
+    assert [call(cached, request, 0), call(layer, request, 0), call(layer, request, 1)] == [1, 1, 2]
+    assert [call(layer, request, 0), call(layer, request, 1), call(cached, request, 1)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("index", [-1, None])
+def test_passes_beside_a_loop_are_dense_and_leave_its_lists(fake, index):
+    """LingBot-World fills caches at index -1."""
+    layer, request = make_layer(fake), make_request()
+    assert call(layer, request, index) == 0 and not Lists.made
+    assert [call(layer, request, step) for step in (0, index, 1, index, 2)] == [1, 0, 2, 0, 3]
+
+
+def test_pass_at_index_0_before_a_clips_loop(fake):
+    """In whichever branch came last: that one is called twice in step 0, and its lists begin with step 1."""
     layer, request = make_layer(fake), make_request()
     for _ in range(2):
-        call(layer, request, 0, negative=True)
-        for step in range(3):
-            for negative in (False, True):
-                assert call(layer, request, step, negative) == step + 1
+        assert call(layer, request, 0, negative=True) == 1
+        calls = [[call(layer, request, step, negative) for negative in (False, True)] for step in range(3)]
+        assert calls == [[1, 1], [2, 1], [3, 2]]
 
 
 def test_warm_up_request_leaves_nothing(fake, configure, tmp_path):
@@ -259,7 +273,26 @@ def test_branch_per_rank_of_guidance_parallelism(fake):
 def test_layer_called_twice_in_a_step_never_reads_a_list(fake):
     """A policy of three branches, two of them conditional, or a solver that evaluates twice."""
     layer, request = make_layer(fake), make_request()
-    assert [call(layer, request, step) for step in (0, 0, 1, 1)] == [1, 1, 2, 1]
+    assert [call(layer, request, step) for step in (0, 0, 1, 1, 2, 3)] == [1, 1, 1, 1, 1, 2]
+
+
+def test_branches_that_nothing_tells_apart_do_not_read_each_others_lists(modules, configure):
+    """Two prompts in turn, each looking elsewhere, without a word of which is which: dense to the bit."""
+    from sglang.multimodal_gen.runtime.managers.forward_context import set_forward_context
+
+    backend, _ = modules
+    configure(threshold=-6, break_even=0)
+    layer, request = make_layer(backend, cross=False), make_request()
+    branches = []
+    for looked_at in (slice(384, 512), slice(0, 128)):
+        q, k, v = 0.1 * torch.randn(3, 1, 512, HEADS, HEAD_DIM)
+        q[..., 0] = k[:, looked_at, :, 0] = 20
+        branches.append([t.to(torch.bfloat16) for t in (q, k, v)])
+    dense = [layer.dense_forward(*branch) for branch in branches]
+    for step in range(3):
+        with set_forward_context(step, None, request):
+            for branch, expected in zip(branches, dense, strict=True):
+                assert torch.equal(layer.forward(*branch, None), expected), step
 
 
 def test_another_shape_starts_over(fake):
@@ -399,6 +432,24 @@ def test_sparsity_is_dumped_per_run_and_logged_per_step(fake, configure, tmp_pat
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 6  # the last step of a run included
     assert "step 2: 25.0 % of the KV tiles skipped (25.0 to 25.0 % over 2 layers)" in lines[2]
+
+
+def test_dump_says_what_each_call_did(modules, configure, tmp_path):
+    """Random data, of which nothing can be skipped: dense after some tries, until the next one."""
+    from sglang.multimodal_gen.runtime.managers.forward_context import set_forward_context
+
+    from liteattention_rocm.lite import fallback
+
+    configure(threshold=-30, break_even=0.1, dump=str(tmp_path))
+    layer, request = make_layer(modules[0]), make_request()
+    q, k, v = torch.randn(3, 1, 256, HEADS, HEAD_DIM).to(torch.bfloat16)
+    for step in range(fallback.PATIENCE + fallback.PROBE_EVERY + 2):
+        with set_forward_context(step, None, request):
+            layer.forward(q, k, v, None)
+    end_loop(request)
+    (file,) = tmp_path.iterdir()
+    actions = [entry["action"] for entry in json.loads(file.read_text())["calls"]]
+    assert actions == ["fresh", "skip", "skip", *fallback.PROBE_EVERY * ["dense"], "skip", "dense"]
 
 
 def test_calibration_run_is_dense_and_saves_thresholds(fake, configure, modules, monkeypatch, tmp_path):

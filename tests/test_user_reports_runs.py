@@ -247,8 +247,9 @@ def test_row_22_133120_rows_on_either_side():
     assert (out.float() - plain(far, near, near)).abs().max() <= 2 * 2**-8 * near.abs().max()
 
 
-def test_row_23_the_break_even_sparsity_is_reported(caplog):
+def test_row_23_the_break_even_sparsity_is_reported(caplog, monkeypatch):
     """A layer that skips less than what pays says so with both numbers, and turns dense."""
+    monkeypatch.setattr(fallback, "_told", set())
     sizes = arguments.Sizes(1, 40, 40, 75600, 75600)
     costs = Costs(sizes, 304)
     modelled = costs.break_even("forward")

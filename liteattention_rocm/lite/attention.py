@@ -117,6 +117,11 @@ class LiteAttention:
         """Whether calls are dense now, by choice or because skipping doesn't pay."""
         return not self.enabled or self._fallback.dense
 
+    @property
+    def last_was_dense(self) -> bool:
+        """Whether the last call used no list; True before the first one."""
+        return self._last_was_dense
+
     def __call__(
         self,
         q,

@@ -11,6 +11,8 @@ HYSTERESIS = 0.02  # above break-even by this much to come back; below by as muc
 PATIENCE = 3  # calls in a row that are below
 PROBE_EVERY = 10  # dense calls between two tries
 
+_told: set[str] = set()  # decisions that this process has logged at the info level
+
 
 class Fallback:
     """The state of one layer.
@@ -50,10 +52,15 @@ class Fallback:
             self.dense, self._dense_calls = True, 0
 
     def _log(self, decision: str, share: float) -> None:
-        logger.info(
-            "LiteAttention%s: %s, %.1f %% of the tiles can be skipped and skipping pays from %.1f %%",
+        """The process's first of a kind at the info level; a model has a list per layer and branch."""
+        first = decision not in _told
+        _told.add(decision)
+        logger.log(
+            logging.INFO if first else logging.DEBUG,
+            "LiteAttention%s: %s, %.1f %% of the tiles can be skipped and skipping pays from %.1f %%%s",
             f" {self.name}" if self.name else "",
             decision,
             100 * share,
             100 * self.break_even,
+            "; more of this at the debug level" if first else "",
         )
