@@ -29,14 +29,14 @@ SkipPlan::SkipPlan(const Problem& problem, const DeviceProperties& device, Dense
   if (visited < 0 || visited > unsplit_.kv_tiles())
     throw std::invalid_argument("visited is " + std::to_string(visited) + ", allowed are 0 to " +
                                 std::to_string(unsplit_.kv_tiles()) + " KV tiles");
-  if (pieces != 0) (void)Plan(problem, device, kernel, pieces);  // refuses some
-  if (pieces == 1 || unsplit_.workgroups() == 0) return;
-  const KernelTraits& traits = kernel_traits(kernel);
+  const int64_t workgroups = unsplit_.workgroups();
   if (pieces != 0) {
-    split_ = uniform_split(unsplit_.workgroups(), unsplit_.kv_tiles(), pieces);
+    (void)Plan(problem, device, kernel, pieces);  // refuses some
+    if (pieces > 1 && workgroups > 0) split_ = uniform_split(workgroups, unsplit_.kv_tiles(), pieces);
     return;
   }
-  split_ = cheapest_split(traits, unsplit_.workgroups(), visited_, compute_units_);
+  if (workgroups == 0) return;
+  split_ = cheapest_split(kernel_traits(kernel), workgroups, visited_, compute_units_);
   // Full lists are split as dense attention is, for its bits, though one launch more is made.
   if (split_ && visited_ < unsplit_.kv_tiles() && modelled_clocks() >= whole_clocks()) split_.reset();
 }

@@ -161,12 +161,10 @@ def run(device: str = "cpu") -> dict:
         try:
             path, not_kept = verdicts.store(chosen.target, found), None
         except OSError as error:
-            path, not_kept = (
-                None,
-                (
-                    f"verdicts are not kept ({error}), so nothing is refused because of them: "
-                    f"let {verdicts.FOLDER_VARIABLE} name a folder that can be written"
-                ),
+            path = None
+            not_kept = (
+                f"verdicts are not kept ({error}), so nothing is refused because of them: "
+                f"let {verdicts.FOLDER_VARIABLE} name a folder that can be written"
             )
 
     for name, variant in variants().items():

@@ -13,10 +13,8 @@ from .. import _C, simulator
 from .shapes import HEAD_DIM
 
 PARTIAL_ROWS, PARTIAL_BYTES = 16, 8704  # csrc/device/split_arguments.hpp
-LIST_ROWS, TILES_PER_WORD = (
-    128,
-    32,
-)  # query rows that have a list of their own; csrc/device/skip_arguments.hpp
+LIST_ROWS = 128  # query rows that have a list of their own
+TILES_PER_WORD = 32  # csrc/device/skip_arguments.hpp
 _THRESHOLD = -10.0
 
 

@@ -14,24 +14,30 @@ from .shapes import HEAD_DIM, Shape
 KV_ROWS = 64  # of a tile
 
 
+class _Beside:
+    """A kernel that runs before or behind one that attends; `query_rows` is what a workgroup takes."""
+
+    calibrated = False
+    private_lines = True
+    query_rows: int
+
+    def workgroups(self, shape: Shape) -> int:
+        return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
+
+
 @dataclass(frozen=True)
-class Merge:
+class Merge(_Beside):
     """The kernel that merges the pieces of a split. A "KV row" of its shapes is a piece."""
 
     rounding: str
     block_rows: int  # query rows of a block
     path: Path | None = None
     words: int = 0  # of a skip list, whose votes are gathered too; 0: of dense attention
-    calibrated = False
-    query_rows, kv_rows = 64, 1  # of a workgroup; rows of one piece
-    private_lines = True
+    query_rows, kv_rows = 64, 1  # rows of one piece
 
     @property
     def name(self) -> str:
         return f"{'skip_' if self.words else ''}merge:{self.rounding}"
-
-    def workgroups(self, shape: Shape) -> int:
-        return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
 
     def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
         """As `Kernel.trace`, over `seqlen_kv` pieces."""
@@ -58,19 +64,14 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class PieceLists:
+class PieceLists(_Beside):
     """The kernel that prepares the lists of a split's pieces. A "query row" of its shapes is a piece."""
 
     block_rows: int  # query rows of a block
     listed: float
     path: Path | None = None
-    calibrated = False
-    query_rows, kv_rows = 4, KV_ROWS  # pieces of a workgroup; rows of a tile
-    private_lines = True
+    query_rows, kv_rows = 4, KV_ROWS  # pieces; rows of a tile
     name = "skip_pieces"
-
-    def workgroups(self, shape: Shape) -> int:
-        return math.ceil(shape.seqlen_q / self.query_rows) * shape.heads * shape.batch
 
     def trace(self, heads: int, seqlen_q: int, seqlen_kv: int, workgroups: list[int]) -> Recording:
         """As `Kernel.trace`, of `seqlen_q` blocks in one piece each."""
